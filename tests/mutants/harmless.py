@@ -226,6 +226,9 @@ def _second_of_two(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
     return two and factor is not None and mutant.kind == "a factor is missing" and mutant.after.startswith(factor[0])
 
 
+_LAUNCH_BOUND = re.compile(r"__launch_bounds__\(kThreads(?:, \d+)?\)(?: __cluster_dims__\(kClusterBlocks, 1, 1\))?$")
+
+
 def _threads_of_a_bound(_: KernelPlan, source: str, mutant: Mutant) -> bool:
     """True if the number of threads is a promise to the compiler only, or divided with the same result."""
     declared = re.fullmatch(r"constexpr int kThreads = ([^;]+);", mutant.before)
@@ -238,7 +241,7 @@ def _threads_of_a_bound(_: KernelPlan, source: str, mutant: Mutant) -> bool:
     bounds = [line for line in uses if line != divided]
     if divided in uses and not (declared[1].isdigit() and changed[1].isdigit() and int(declared[1]) // 32 == int(changed[1]) // 32):
         return False
-    return all(re.search(r"__launch_bounds__\(kThreads(?:, \d+)?\)$", line.strip()) for line in bounds)
+    return all(_LAUNCH_BOUND.search(line.strip()) for line in bounds)
 
 
 def _by_elements(_: KernelPlan, source: str, mutant: Mutant) -> bool:

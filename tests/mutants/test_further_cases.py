@@ -10,7 +10,7 @@ from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.verification.runner import verify_case
 
 from .operators import all_mutants
-from .trials import Subject, try_mutant
+from .trials import CASE_OF_ORDERS, Subject, try_mutant
 
 MISTAKES = {
     "the last stage of a tile is never freed": (
@@ -61,6 +61,24 @@ MISTAKES = {
         "for (int slice = group; slice < slices; slice += 2 * (kReductionGroups)) {",
         "70 whole slices",
     ),
+    "a second round of many slices is left out": (
+        "gemm/gemv/rows/one",
+        "for (int first = threadIdx.x / kSpan; first < slices; first += kAtOnce * kSummers) {",
+        "for (int first = threadIdx.x / kSpan; first < slices; first += 2 * (kAtOnce * kSummers)) {",
+        "262 whole slices",
+    ),
+    "a pair's set of sums is given back too early": (
+        "gemm/tcgen05/f16_256x256",
+        "if (lane == 0)",
+        "if (true)",
+        "more tiles than sets of sums, few blocks",
+    ),
+    "what a repaired sum has lost is added to its neighbour": (
+        "gemm/split_precision/mma_sync/f16x3",
+        "lost[i][j] += add_compensated(sums[i][j], products[i][j]);",
+        "lost[i][j + 1] += add_compensated(sums[i][j], products[i][j]);",
+        "crowds of lines too wide for planes, each of another size",
+    ),
 }
 
 
@@ -73,3 +91,22 @@ def test_only_a_further_case_shows(mistake: str) -> None:
     assert verify_case(plan, subject.binary, EmulatorBackend(), case).failure == ""
     verdict = try_mutant(replace(subject, cases=((plan, case),)), mutant)
     assert verdict.outcome == "caught"
+
+
+def test_each_vector_of_a_long_row_may_have_the_largest() -> None:
+    subject = Subject.of("quantise/quantise/rows")
+    ((plan, case),) = [(plan, case) for plan, case in subject.cases if "largest number" in case.name]
+    assert verify_case(plan, subject.binary, EmulatorBackend(), case).failure == ""
+    mutants = [m for m in all_mutants(subject.source) if m.after == "largest = larger_finite(largest, words[i + 1]);"]
+    outcomes = [try_mutant(replace(subject, cases=((plan, case),)), mutant).outcome for mutant in mutants]
+    assert outcomes == ["caught", "caught"]
+
+
+def test_a_block_that_ends_early_disturbs_no_other() -> None:
+    """Its last arrivals go to a barrier that counts bytes: in some orders of the blocks, under which the unchanged kernel passes, those
+    bytes are still under way."""
+    subject = Subject.of("gemm/wgmma/bf16_decode/80_wide_pair")
+    wrong = "mbarrier_arrive_remote(address_in_block(empty - kBarrierBytes * previous, lane));"
+    mutant = [m for m in all_mutants(subject.source) if m.after == wrong][-1]
+    ((plan, case),) = [(plan, case) for plan, case in subject.cases if case.name == CASE_OF_ORDERS]
+    assert try_mutant(replace(subject, cases=((plan, case),)), mutant).outcome == "caught"

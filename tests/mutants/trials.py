@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 from emulator.helpers import compile_ptx
 
@@ -44,6 +45,10 @@ WHOLE = (
 """Kernels of which every mutant has to be caught or explained."""
 _CASES_FIRST = ("primes", "many steps", "one tile", "k one above a tile")
 _STEP_LIMIT = 60_000
+SCHEDULES = 8
+"""Interleavings of warps and blocks under which a mutant runs that survives in the usual one, as by ``gemmgen verify --schedules 8``."""
+CASE_OF_ORDERS = "padded leading dimensions, many steps"
+"""The case that it runs on; only deep cases have it."""
 _CASES_BEFORE_MACHINE_CODE = 3
 """Most mutants are caught by fewer, and compiling to machine code takes as long as several."""
 
@@ -131,7 +136,7 @@ def _without_places(ptx: str) -> str:
 
 
 def try_mutant(subject: Subject, mutant: Mutant) -> Verdict:
-    """Verifies a mutant, case by case, until one fails."""
+    """Verifies a mutant, case by case, until one fails; one of clusters at last under several orders of their blocks."""
     try:
         ptx = subject.ptx(mutant.text)
     except AssertionError:
@@ -152,6 +157,17 @@ def try_mutant(subject: Subject, mutant: Mutant) -> Verdict:
         result = verify_case(plan, binary, backend, case)
         if not result.passed:
             return Verdict(subject.name, mutant, "caught", result.failure)
+    return _in_other_orders(subject, mutant, binary)
+
+
+def _in_other_orders(subject: Subject, mutant: Mutant, binary: Binary) -> Verdict:
+    """The verdict on a mutant that the usual order of warps and blocks does not show."""
+    backend = EmulatorBackend(schedules=SCHEDULES)
+    for plan, case in subject.cases:
+        if case.name == CASE_OF_ORDERS and any(prod(launch.cluster) > 1 for launch in plan.sequence.launches):
+            result = verify_case(plan, binary, backend, case)
+            if not result.passed and verify_case(plan, subject.binary, backend, case).passed:
+                return Verdict(subject.name, mutant, "caught", result.failure)
     return Verdict(subject.name, mutant, "survived")
 
 

@@ -33,6 +33,8 @@ _STAGES_OF_USUAL_CASES = 3
 """Kernels with more stages copy the few tiles of the case of padded leading dimensions ahead of their loop."""
 _WIDEST_BAND = 16
 """In tiles; a problem with a wider band than this takes too long."""
+_CROWD = 64
+"""Lines that are no fewer than those of a tile which the repair of planes computes whole."""
 GROUPS = 5
 """Groups of rows, in most cases of grouped products."""
 OUTSIDE = "offsets that fall and lie outside"
@@ -40,6 +42,8 @@ OFFSETS = ("empty groups", "groups of whole tiles", "rows behind the last group"
 """Cases for the ends of groups."""
 INFINITE_LINES = "lines of one infinity and zeros"
 """A case of lines that planes hold by their range of exponents, but for the infinity."""
+UNEQUAL_LINES = "crowds of lines too wide for planes, each of another size"
+"""A case of whole tiles that the repair of planes computes: what it keeps of one sum's rounding is far larger than another sum."""
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 163, 197, 263, 331, 397, 521, 659, 797, 1031, 1301)
 
@@ -118,13 +122,15 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
     """Cases of a size that not every verification takes the time for: more tiles than a band is wide; gaps between lines that copies
     within the loop have to step over, with every stage filled again in each block of a cluster along k; more steps of one tile than the
     blocks of stream-K, so that some take two of them; more slices than a block adds up at a time, none of them empty. For products by
-    planes, lines along k that hold nothing but zeros and an infinity, whose exponents alone do not tell that planes cannot hold them."""
+    planes, lines along k that hold nothing but zeros and an infinity, whose exponents alone do not tell that planes cannot hold them, and
+    crowds of such lines of very different size."""
     decomposition, raster = plan.spec.decomposition, plan.spec.rasterization
     scalars = scalar_values(plan.sequence)["integers"]
     found = []
     if plan.least_depth:
         size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.least_depth + plan.step_k))
         found.append(case_of(INFINITE_LINES, packed(plan, size, batch=2), scalars, "nonfinite"))
+        found.append(case_of(UNEQUAL_LINES, packed(plan, size, batch=1), scalars, "reals"))
     if 1 < raster.group <= _WIDEST_BAND:
         across_m = (plan.major if raster.along == "minor" else plan.minor) == "m"
         tiles = (raster.group, 1) if across_m else (1, raster.group)  # and one tile more, which the last band has alone
@@ -138,7 +144,8 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
     if isinstance(decomposition, StreamK):
         name, depth, slices = "more steps than blocks", plan.step_k * (decomposition.blocks + 5) + 1, 0
     elif any(dimension.name == "slices" for dimension in plan.sequence.dimensions):
-        name, depth, slices = f"{_DEEP_SLICES} whole slices", plan.slice_k * (_DEEP_SLICES - 1) + 1, _DEEP_SLICES
+        slices = max(_DEEP_SLICES, plan.slices_of_a_turn + 6)
+        name, depth = f"{slices} whole slices", plan.slice_k * (slices - 1) + 1
     else:
         return found
     sizes = packed(plan, promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth)))
@@ -291,7 +298,10 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         # Sums around 1 where an operation bends there and is flat further out, or where C would overflow.
         narrow = plan.approximate or plan.matrix_c.type in ("f16", "s8", "u8", "e4m3", "e5m2")
         low, high = (-2.0, 0.3) if narrow else (-3.0, 3.0)
-        return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
+        values = rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
+        if case.name == UNEQUAL_LINES and name in "AB":
+            _make_unequal(values if name == "A" else values.swapaxes(-1, -2), _CROWD if name == "A" else 0, rng)
+        return values
     values = rng.integers(0 if kind == "u8" else -MAX_INTEGER, MAX_INTEGER + 1, shape).astype(np.float64)
     if case.data == "nonfinite" and ELEMENTS[kind].is_float:
         # 8-bit floats stop at their largest number, beside which small ones are lost.
@@ -301,7 +311,7 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
             _leave_few_lines(
                 values if name == "A" else values.swapaxes(-1, -2),
                 special_at if name == "A" else special_at.swapaxes(-1, -2),
-                64 if name == "A" else 0,
+                _CROWD if name == "A" else 0,
             )
             if case.name == INFINITE_LINES:
                 line, at = (np.s_[..., -3, :], np.s_[..., -3, 5]) if name == "A" else (np.s_[..., :, -3], np.s_[..., 5, -3])
@@ -337,6 +347,12 @@ def _filled(scale: ScaleArray, case: Case) -> npt.NDArray[np.bool_]:
     rows, columns = (Formula(extent).evaluate(case.dimensions) for extent in (scale.matrix.rows, scale.matrix.columns))
     lines, blocks = (rows, columns) if scale.operand == "a" else (columns, rows)
     return as_tiles(np.ones((lines, blocks), np.bool_))
+
+
+def _make_unequal(values: npt.NDArray[Any], crowded: int, rng: np.random.Generator) -> None:
+    """Lines along k of two sizes, by chance; the first ``crowded`` with a number that planes cannot hold beside the others."""
+    values *= rng.choice([1.0, 2.0**20], (*values.shape[:-1], 1))
+    values[..., :crowded, 3] = 2.0**-120
 
 
 def _leave_few_lines(values: npt.NDArray[Any], special_at: npt.NDArray[np.bool_], crowded: int) -> None:

@@ -204,6 +204,11 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         return self.step_k
 
     @property
+    def slices_of_a_turn(self) -> int:
+        """Slices of k whose sums the last block of a tile reads at a time; 0 if no loop of a fixed number of them does."""
+        return 0
+
+    @property
     def padded_k(self) -> int:
         """Values of k of which a mainloop multiplies a multiple, zeros included."""
         return self.step_k

@@ -40,6 +40,10 @@ class GemvPlan(GemmPlan):
         return self.loop.step
 
     @property
+    def slices_of_a_turn(self) -> int:
+        return self.loop.summers * self.loop.slices_at_once
+
+    @property
     def padded_k(self) -> int:
         return 1
 

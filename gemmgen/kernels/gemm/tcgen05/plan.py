@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
@@ -44,6 +45,13 @@ class TensorMemoryPlan(TensorPlan):
     @property
     def finishes_aside(self) -> bool:
         return True
+
+    @property
+    def tiles_in_turn(self) -> dict[str, tuple[int, int, int]]:
+        sizes = super().tiles_in_turn
+        if self.loop.blocks > 1:  # of the other cases a pair has no third tile, for which it would use a set of sums again
+            sizes["more tiles than sets of sums"] = (2 * self.loop.blocks, 3, round_up(self.least_depth or 1, self.loop.tile_k))
+        return sizes
 
     def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
         if self.loop.scaled is None:
