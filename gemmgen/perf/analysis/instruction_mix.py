@@ -49,7 +49,6 @@ WIDE_BYTES = 16
 
 _ACCESSES = ("LDS", "STS", "LDSM", "STSM", "LDG", "STG", "LDGSTS", "LDL", "STL", "LD", "ST")
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "96": 96, "128": 128, "256": 256, "ENL2": 256}
-_MATRICES = re.compile(r"MT?\d+$")
 
 
 def instruction_class(instruction: Instruction) -> str:

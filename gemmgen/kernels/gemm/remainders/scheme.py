@@ -185,11 +185,6 @@ class RemainderScheme:
             number -= number >> low << low
         return tuple(found)
 
-    def least_sum(self, k: int) -> float:
-        """T / ((k - 3) u), where T bounds the error of rounding to integers: the least |a||b| for which that error is within the bound of k
-        fused multiply-adds, in units of the integers' product; infinity if k is at most 3."""
-        return (math.sqrt(k) * self.norm + k) / ((k - 3) * 2.0**-53) if k > 3 else math.inf
-
 
 SCHEMES = {f"int8x{count}": RemainderScheme(largest_moduli(count)) for count in (14, 15)}
 

@@ -381,24 +381,9 @@ class PlanesPlan:
         return tuple(operand for operand in self.operands if not operand.in_mainloop)
 
     @property
-    def repair_parts(self) -> int:
-        """Parts of k whose sums several threads make for one element of a line that is repaired."""
-        return self.repair_threads // self.repair_tile
-
-    @property
     def together(self) -> bool:
         """True if all products of some steps leave the tensor core together, the smaller ones first."""
         return not self.in_mainloop and leave_together(self.scheme, self.compensated)
-
-    @property
-    def repair_rows(self) -> int:
-        """Rows of a repaired line's other factor that the warps of a block take at a time, four each."""
-        return self.repair_threads // 32 * 4
-
-    @property
-    def repair_apart(self) -> int:
-        """From one of a thread's four rows, or columns, of a repaired tile to the next."""
-        return self.repair_tile // 4
 
     def error_factor(self, k: int) -> float:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, where planes hold both factors."""

@@ -103,11 +103,6 @@ class WgmmaPlan(TensorPlan):
         return staged_scales(self.spec, self.spec.mainloop)
 
     @property
-    def scales_converted(self) -> bool:
-        """True if block scales become floats on their way to shared memory."""
-        return any(scale.block.type != "f32" for scale in self.scales)
-
-    @property
     def row_parts(self) -> int:
         return self.loop.consumers if self.loop.skips_rows else 1
 
