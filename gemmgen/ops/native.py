@@ -18,6 +18,7 @@ from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.requests import Layout, Request, replaced
 from gemmgen.ops.background import Compilers
 from gemmgen.ops.host_tuning import ShapeClass, Transposes, class_of, general_spec, quick_spec
+from gemmgen.ops.plain_products import NO_MEMORY
 from gemmgen.toolchain.compilation import compile_host_plan, host_plan_is_cached
 
 TRANSPOSES: dict[tuple[bool, ...], Transposes] = {(True, True): "nn", (True, False): "nt", (False, True): "tn", (False, False): "tt"}
@@ -25,7 +26,6 @@ TRANSPOSES: dict[tuple[bool, ...], Transposes] = {(True, True): "nn", (True, Fal
 
 MAX_QUICK_PRODUCTS = 1 << 33
 """Multiplications that a kernel of one thread makes before another is compiled."""
-NO_MEMORY = "matmul: no memory for packed operands"
 
 
 class Served:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.ops.arrays import address_reader
-from gemmgen.ops.native import NO_MEMORY
 
 if TYPE_CHECKING:
     from gemmgen.ops.engine import Call
+
+NO_MEMORY = "matmul: no memory for packed operands"
 
 MOST_KNOWN = 8192
 """Combinations of layouts that are remembered."""

@@ -21,6 +21,8 @@ _FMA = re.compile(r"vfn?m(add|sub)\w*(ps|ss)\b")
 _REGISTER = re.compile(r"%([xyz])mm(\d+)")
 _MEMORY = re.compile(r"\(%\w+")
 _LANES = {"x": 4, "y": 8, "z": 16}
+_FEW_ROWS = "multiply_unpacked"
+"""Name of the function that multiplies few rows (templates/cpu_gemm/few.c.j2)."""
 NEAR_THE_DENSEST = 0.75
 
 
@@ -74,7 +76,7 @@ def inner_loop(text: str) -> InnerLoop | None:
     """The loop without a loop inside that does the multiplying; None if no loop has multiply-adds.
 
     Of the loops that come near the most products an instruction, it is the one with most of them in a pass: loops for the remainder of an
-    extent have fewer.
+    extent have fewer. Loops for few rows count only if there are no others.
     """
     loops: list[InnerLoop] = []
     for name, instructions in _functions(text):
@@ -92,6 +94,7 @@ def inner_loop(text: str) -> InnerLoop | None:
             found = _counted(name, [code for _, code in instructions[start : end + 1]])
             if found is not None:
                 loops.append(found)
+    loops = [loop for loop in loops if not loop.function.startswith(_FEW_ROWS)] or loops
     densest = max((loop.fma_share * loop.lanes for loop in loops), default=0.0)
     dense = [loop for loop in loops if loop.fma_share * loop.lanes >= NEAR_THE_DENSEST * densest]
     return max(dense, key=lambda loop: loop.fma * loop.lanes, default=None)
