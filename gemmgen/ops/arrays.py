@@ -15,6 +15,7 @@ from gemmgen.kernels.requests import MAX_ALIGNMENT, Copy, Layout
 from gemmgen.ops.jax_arrays import is_jax, new_result
 from gemmgen.runtime.arrays.views import LEGACY_STREAM, PER_THREAD_STREAM, ArrayView, describe
 
+NO_MEMORY = "matmul: no memory for packed operands"
 _SEEN_AS = {"u16": "bf16", "bool": "u8"}
 """NumPy and CuPy hold the bits of bfloat16 as uint16; truth values are bytes, 0 or 1."""
 

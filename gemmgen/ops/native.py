@@ -16,9 +16,9 @@ from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.requests import Layout, Request, replaced
+from gemmgen.ops.arrays import NO_MEMORY
 from gemmgen.ops.background import Compilers
 from gemmgen.ops.host_tuning import ShapeClass, Transposes, class_of, general_spec, quick_spec
-from gemmgen.ops.plain_products import NO_MEMORY
 from gemmgen.toolchain.compilation import compile_host_plan, host_plan_is_cached
 
 TRANSPOSES: dict[tuple[bool, ...], Transposes] = {(True, True): "nn", (True, False): "nt", (False, True): "tn", (False, False): "tt"}

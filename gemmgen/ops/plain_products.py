@@ -6,12 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.ops.arrays import address_reader
+from gemmgen.ops.arrays import NO_MEMORY, address_reader
 
 if TYPE_CHECKING:
     from gemmgen.ops.engine import Call
-
-NO_MEMORY = "matmul: no memory for packed operands"
 
 MOST_KNOWN = 8192
 """Combinations of layouts that are remembered."""
