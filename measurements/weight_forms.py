@@ -20,7 +20,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -29,7 +28,6 @@ from gemmgen.core.files import write_atomically
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
-from gemmgen.ops import weight_forms
 from gemmgen.ops.weight_forms import COSTS, Costs, Form, Numbers, Timed, fastest, label, modelled, streams, traits, warpgroups
 from gemmgen.ops.weight_kernels import Call, Product, call_of, spec_of
 from gemmgen.perf.contestants import median_seconds
@@ -155,10 +153,10 @@ def timed(records: Sequence[dict[str, Any]], weights: Sequence[float]) -> list[d
     return found
 
 
-def regret(one: dict[str, Any]) -> float:
+def regret(one: dict[str, Any], model: Costs) -> float:
     """Time of the form that the model chooses, over that of the best."""
     times = {form(fields): microseconds for microseconds, fields in one["times"]}
-    chosen = fastest(times, one["n"], one["k"], numbers_of(one["bits"]), DEVICE.sm_count)
+    chosen = fastest(times, one["n"], one["k"], numbers_of(one["bits"]), DEVICE.sm_count, model)
     assert chosen is not None
     return float(times[chosen] / one["times"][0][0])
 
@@ -182,10 +180,9 @@ def report_fit(files: Sequence[Path], write: bool) -> None:
         values: dict[str, list[float]] = {"streams": [], "warpgroups": []}
         for layer in layers:
             model = fit([one for one in records if (one["n"], one["k"]) != layer]) if name != "all" else whole
-            with patch.object(weight_forms, "costs", lambda model=model: model):
-                for one in records:
-                    if (one["n"], one["k"]) == layer:
-                        values[one["times"][0][1]["method"]].append(regret(one))
+            for one in records:
+                if (one["n"], one["k"]) == layer:
+                    values[one["times"][0][1]["method"]].append(regret(one, model))
         for method, found in values.items():
             print(f"{method}, {len(found)} products, {name}: regret {np.mean(found) - 1:.1%} as a mean, {max(found) - 1:.1%} at worst")
     if write:

@@ -87,7 +87,7 @@ def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator
         depth = STEP_K * k_warps * (stages - 1)
         form = Form("streams", (rows, PANEL * columns, depth), (rows, PANEL), stages, k_warps, slices)
         fits = WARPS[0] <= columns * k_warps <= WARPS[1] and columns % slices == 0 and depth <= MAX_DEPTH
-        if fits and shared_bytes(form, numbers) <= architecture.shared_bytes_per_block:
+        if fits and shared_bytes(form, numbers) <= room(architecture, 1):
             yield form
 
 
@@ -95,9 +95,14 @@ def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Itera
     """Forms of warpgroups, for one tile of up to 64 rows."""
     for (columns, warp), slices, blocks, stages in combinations(((64, 16), (128, 16), (256, 32)), (1, 2, 4), (1, 2), (3, 4, 6)):
         form = Form("warpgroups", (rows, columns, STEP_K), (rows, warp), stages, 1, slices, blocks)
-        room = architecture.shared_bytes_per_sm // blocks - architecture.reserved_shared_bytes_per_block
-        if shared_bytes(form, numbers) <= min(architecture.shared_bytes_per_block, room) and columns * blocks <= 256:
+        if shared_bytes(form, numbers) <= room(architecture, blocks) and columns * blocks <= 256:
             yield form
+
+
+def room(architecture: Architecture, blocks: int) -> int:
+    """Shared memory of a block, in bytes, if so many are on an SM."""
+    shared = architecture.shared_bytes_per_sm // blocks - architecture.reserved_shared_bytes_per_block
+    return min(architecture.shared_bytes_per_block, shared)
 
 
 def shared_bytes(form: Form, numbers: Numbers) -> int:
@@ -123,11 +128,11 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
     rows, columns, depth = form.tile
     panels = columns // PANEL
     blocks = ceil_div(n, columns) * form.slices
-    room = usable(sms, form.slices)
-    fullest = ceil_div(blocks, room)
+    usable_sms = usable(sms, form.slices)
+    fullest = ceil_div(blocks, usable_sms)
     steps = ceil_div(ceil_div(k, STEP_K), form.k_warps * form.slices)
     resident = max(1, min(228 * 1024 // (shared_bytes(form, numbers) + RESERVED_BYTES), 64 // (panels * form.k_warps)))
-    waves = ceil_div(blocks, room * resident)
+    waves = ceil_div(blocks, usable_sms * resident)
     stage = stage_bytes(numbers)
     # Microseconds of the memory, of the fullest SM, of waiting for copies, and of reading rows of A, roughly.
     rate = READ_RATE / 1e6
@@ -137,8 +142,8 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
     read = fullest * rows * (k / form.slices) * 2 * sms / (2.4 * rate)
     body: float = (moved**SHARPNESS + busiest**SHARPNESS + waiting**SHARPNESS) ** (1 / SHARPNESS)
     in_flight = min(resident, fullest) * panels * form.k_warps * (form.stages - 1)
-    found = [log2(1.3 + body + read), log2(1.3 + body), log2(fullest * panels * form.k_warps * steps), log2(blocks / room / fullest)]
-    found += [log2(min(blocks, room) / sms), log2(depth / STEP_K), log2(waves), float(form.blocks_per_sm == 2)]
+    found = [log2(1.3 + body + read), log2(1.3 + body), log2(fullest * panels * form.k_warps * steps), log2(blocks / usable_sms / fullest)]
+    found += [log2(min(blocks, usable_sms) / sms), log2(depth / STEP_K), log2(waves), float(form.blocks_per_sm == 2)]
     for value in (in_flight, steps, panels, form.k_warps, form.slices, fullest, form.stages):
         found += [log2(value), log2(value) ** 2]
     few = rows <= 8 if form.method == "streams" else rows <= 32
@@ -188,16 +193,17 @@ def modelled(form: Form, n: int, k: int, numbers: Numbers, sms: int, weights: Se
     return sum(weight * trait for weight, trait in zip(weights, traits(form, n, k, numbers, sms), strict=True))
 
 
-def fastest(forms: Iterable[Form], n: int, k: int, numbers: Numbers, sms: int) -> Form | None:
-    """The form with the least expected time, by the model and its errors on similar layers; None if ``forms`` is empty."""
-    forms = list(forms)
+def fastest(forms: Iterable[Form], n: int, k: int, numbers: Numbers, sms: int, model: Costs | None = None) -> Form | None:
+    """The form with the least expected time, by the model and its errors on similar layers; None if ``forms`` is empty. The default
+    ``model`` is the one that ships with gemmgen."""
+    forms, model = list(forms), model or costs()
     if not forms:
         return None
-    like = [(one.likeness(n, k), one) for one in costs().timed if (one.rows, one.bits) == (forms[0].tile[0], numbers.bits)]
+    like = [(one.likeness(n, k), one) for one in model.timed if (one.rows, one.bits) == (forms[0].tile[0], numbers.bits)]
 
     def expected(form: Form) -> float:
         known = [(likeness, one.errors[label(form)]) for likeness, one in like if label(form) in one.errors]
         error = sum(likeness * error for likeness, error in known) / (DOUBT + sum(likeness for likeness, _ in known))
-        return modelled(form, n, k, numbers, sms, costs().weights[form.method]) + error
+        return modelled(form, n, k, numbers, sms, model.weights[form.method]) + error
 
     return min(forms, key=expected)

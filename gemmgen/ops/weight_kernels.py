@@ -17,7 +17,7 @@ from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.matcher import ACTIVATIONS
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.ops.weight_forms import FEW_ROWS, STEP_K, Form, Numbers, fastest, shared_bytes, streams, warpgroups
+from gemmgen.ops.weight_forms import FEW_ROWS, STEP_K, Form, Numbers, fastest, room, shared_bytes, streams, warpgroups
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 
@@ -29,6 +29,8 @@ H200, 807 by tiles of 176."""
 WORTH_IT = 0.97
 """Part of the time by tiles of 128 rows from which others are taken: 1024 x 14336 x 4096 takes 214 us by tiles of 128 rows, and 231 by
 tiles of 160, which are a hundredth better by this count."""
+FORMS = 4096
+"""Products whose forms are remembered: the model takes some milliseconds for each."""
 KERNELS = 512
 """Kernels that are kept."""
 
@@ -46,6 +48,7 @@ class Product:
     """Elements, up to 2, that rows of the result are aligned to."""
 
 
+@lru_cache(maxsize=FORMS)
 def form_of(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
     """The form for a product, the fastest of those that were tried on an H200."""
     pairs = product.aligned_c > 1 and product.n % 2 == 0
@@ -67,15 +70,9 @@ def _tiles(product: Product, numbers: Numbers, architecture: Architecture) -> Fo
     few = product.rows <= FEW_ROWS
     columns = 256 if few and numbers.bits == 8 else 128
     stage = 64 * 256 + columns * 128 * numbers.bits // 8
-    blocks = 1 if few or _room(architecture, 2) < 2 * stage else 2
-    stages = min(4 if few and numbers.bits == 4 else 3, _room(architecture, blocks) // stage)
+    blocks = 1 if few or room(architecture, 2) < 2 * stage else 2
+    stages = min(4 if few and numbers.bits == 4 else 3, room(architecture, blocks) // stage)
     return Form("tiles", (64, columns, 128), (64, 32), stages, slices=0 if few else 1, blocks_per_sm=blocks)
-
-
-def _room(architecture: Architecture, blocks: int) -> int:
-    """Shared memory of a block, in bytes, if so many are on an SM."""
-    shared = architecture.shared_bytes_per_sm // blocks - architecture.reserved_shared_bytes_per_block
-    return min(architecture.shared_bytes_per_block, shared)
 
 
 def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
@@ -84,7 +81,7 @@ def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, s
     tiles = ceil_div(product.rows, rows) * ceil_div(product.n, 128)
     slices = next((count for count in (1, 2, 4) if tiles * count >= 0.9 * sms or product.k < 1024 * count), 4)
     form = Form("warpgroups", (rows, 128, STEP_K), (rows, 16), 8, slices=slices, persistent=sms if slices == 1 else 0)
-    while shared_bytes(form, numbers) > _room(architecture, 1):
+    while shared_bytes(form, numbers) > room(architecture, 1):
         form = replace(form, stages=form.stages - 1)
     return form
 
