@@ -83,7 +83,7 @@ def prove_library(
 
 @dataclass(frozen=True)
 class Subject:
-    """What another process needs of an instance: its plan has functions that cannot be sent there."""
+    """The parts of an instance that another process needs: its plan has functions that cannot be sent there."""
 
     name: str
     plan: str

@@ -17,7 +17,7 @@ FLOAT_BYTES = 4
 
 
 class PlainProducts:
-    """What is remembered, by the layouts of the arrays."""
+    """Remembered products, by the layouts of the arrays."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Callable[[Any, Any, Any], Any]] = {}

@@ -96,7 +96,7 @@ def _is_the_array(map_: TensorMapArgument, sequence: LaunchSequence, contract: C
 
 
 def _in_range(known: Knowledge) -> Callable[[Step], bool]:
-    """Whether a step's counter, below its limit, does not overflow; each comparison is asked about once."""
+    """True if a step's counter, below its limit, does not overflow; each comparison is asked about once."""
     answers: dict[tuple[Expression | None, Content | None], bool] = {}
 
     def bounded(step: Step) -> bool:

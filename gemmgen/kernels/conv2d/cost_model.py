@@ -201,7 +201,7 @@ WIDE_CHANNELS, FOUR_ROWS, SINGLE_CHANNELS = 1.45, 1.12, 3.0
 """Times over the counted work on an H200: of threads with eight channels (1.2 to 1.6 times in 17 of 17 layers, 0.8 to 1.3 times with four
 channels), of those with four rows of pixels (0.8 to 1.5 times), and of threads that have a single channel of floats each (2 to 4 times)."""
 TWO_CHANNELS, WIDE_STRIDES = 0.76, 1.25
-"""The same of threads with two channels (0.76 to 1 times in 9 of 9), and of those with four pixels two apart (1.06 to 1.41 times)."""
+"""Factors for threads with two channels (0.76 to 1 in 9 of 9 layers), and for those with four pixels two apart (1.06 to 1.41)."""
 MOST_INSTRUCTIONS, LONG_CODE = 3400, 2.3
 """Instructions of a thread from which they are fetched again and again, and how many times as long it takes: 4 x 4 pixels of four
 channels under 5 x 5 taps with stride 2."""
