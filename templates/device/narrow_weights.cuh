@@ -1,5 +1,6 @@
 // Weights of 4 and 8 bits as fragments of 16-bit floats: a code is put into the lowest bits of a float whose exponent
-// makes it an integer, and the zero point, with the same offset, is subtracted. All of that is exact.
+// makes it an integer, and the zero point, with the same offset, is subtracted. All of that is exact; the product by a
+// scale, where weights are scaled, is rounded once.
 
 // Differences of two pairs of float16.
 __device__ __forceinline__ unsigned subtract_f16(unsigned pair, unsigned offsets)
@@ -68,4 +69,31 @@ __device__ __forceinline__ unsigned bytes_to_bf16(unsigned word, float offset)
     unsigned pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
+}
+
+// The same, times their scale: at most 17 bits in float32, so that the conversion alone rounds.
+template <int kPart>
+__device__ __forceinline__ unsigned scaled_bytes_to_bf16(unsigned word, float offset, float scale)
+{
+    const float low = (__uint_as_float(__byte_perm(word, 0x4b000000u, 0x7550 + 2 * kPart)) - offset) * scale;
+    const float high = (__uint_as_float(__byte_perm(word, 0x4b000000u, 0x7551 + 2 * kPart)) - offset) * scale;
+    unsigned pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// Two integers times two equal scales of float16.
+__device__ __forceinline__ unsigned scale_f16(unsigned pair, unsigned scales)
+{
+    unsigned result;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(scales));
+    return result;
+}
+
+// Two integers times two equal scales of bfloat16.
+__device__ __forceinline__ unsigned scale_bf16(unsigned pair, unsigned scales)
+{
+    unsigned result;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(scales));
+    return result;
 }

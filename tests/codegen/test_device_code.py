@@ -74,6 +74,7 @@ __global__ void uses(unsigned* found, float zero)
     const unsigned bf16 = zero_offset_bf16(zero);
     found[0] = nibbles_to_f16<0>(found[0], f16) + nibbles_to_bf16<1>(found[1], bf16);
     found[1] = bytes_to_f16<0>(found[2], f16) + bytes_to_bf16<1>(found[3], zero);
+    found[2] = scale_f16(found[4], f16) + scale_bf16(found[5], bf16) + scaled_bytes_to_bf16<0>(found[6], zero, zero);
 }
 """,
     "tensor_memory": """

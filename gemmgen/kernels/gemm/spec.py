@@ -336,6 +336,11 @@ class NarrowWeightsMainloop(SpecModel):
     """Values of k of a column that share a scale; ``column``: all of them."""
     zeros: bool = False
     """True if each group of a column has a zero point; else it is 2^(bits - 1)."""
+    scaled: Annotated[Literal["sums", "weights"], LATER] = "sums"
+    """``sums``: the integers code - zero are multiplied, and the sums of each group scaled in float32. ``weights``, with warpgroups and
+    groups: each weight is scaled, and rounded to the type of A, before it is multiplied; sums stay in the tensor cores for all of k."""
+    cluster: Annotated[Cluster, LATER] = Cluster()
+    """With warpgroups: blocks side by side along n, which copy parts of their rows of A to one another."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
 

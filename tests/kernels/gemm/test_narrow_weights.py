@@ -66,6 +66,7 @@ WARPGROUPS: dict[str, Any] = {
     },
 }
 ALONE = {"decomposition": {"scheme": "data_parallel"}}
+SIXTEEN = {"threadblock": {"m": 16, "n": 128, "k": 128}, "warp": {"m": 16, "n": 16}}
 
 
 def changed(spec: dict[str, Any], loop: dict[str, Any], **others: Any) -> dict[str, Any]:
@@ -153,14 +154,45 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    "spec",
+    [
+        changed(WARPGROUPS, {"scaled": "weights"}),
+        changed(
+            WARPGROUPS,
+            {"scaled": "weights", "cluster": {"n": 2}, "persistent_blocks": 4, "group": 128, "tile": SIXTEEN},
+            **ALONE,
+            multiple_of={"k": 128},
+        ),
+        changed(WARPGROUPS, {"cluster": {"n": 2}, "tile": SIXTEEN, "zeros": False}, **ALONE, storage={"a": "f16", "b": "u8", "c": "f16"}),
+        changed(
+            WARPGROUPS,
+            {
+                **{"scaled": "weights", "bits": 8, "group": 64},
+                "tile": {"threadblock": {"m": 8, "n": 128, "k": 128}, "warp": {"m": 8, "n": 32}},
+            },
+            **ALONE,
+            multiple_of={"k": 64},
+        ),
+        changed(WARPGROUPS, {"scaled": "weights", "bits": 8}, storage={"a": "f16", "b": "u8", "c": "f32"}),
+    ],
+    ids=["slices", "pairs-of-blocks", "exact-by-pairs-of-blocks", "bytes", "bytes-of-f16"],
+)
+def test_weights_scaled_and_rounded_give_the_reference(spec: dict[str, Any]) -> None:
+    """Weights are rounded to the type of A as the reference rounds them; blocks side by side copy rows of A to one another."""
+    assert verified(spec, ("primes", "not-a-numbers and infinities", "k of 0")).passed
+
+
+@pytest.mark.parametrize(
     ("spec", "right", "wrong"),
     [
+        (changed(WARPGROUPS, {"scaled": "weights"}), "fragment[1] = scale_bf16(fragment[1], scale);", ""),
+        (changed(WARPGROUPS, {"cluster": {"n": 2}, "tile": SIXTEEN}, **ALONE), "rank * (kTileM / kClusterBlocks)", "0"),
         (STREAMS, "kTileK / kGroup * ld_numbers", "0 * ld_numbers"),
         (STREAMS, "if (chunk_step == 0)\n            __syncthreads();\n        else\n            ", "if (chunk_step == 0)\n            "),
         (STREAMS, "sender < kSenders", "sender < kSenders - 1"),
         (WARPGROUPS, "fragment[1] = lower[0];", "fragment[1] = upper[0];"),
     ],
-    ids=["scales", "a-missing-barrier", "a-missing-sender", "a-fragment"],
+    ids=["unscaled", "rows-of-a-neighbour", "scales", "a-missing-barrier", "a-missing-sender", "a-fragment"],
 )
 def test_mistakes_of_streams_and_warpgroups_are_found(spec: dict[str, Any], right: str, wrong: str) -> None:
     assert not verified(spec, ("primes",), (right, wrong)).passed
@@ -211,6 +243,11 @@ def test_mistakes_are_found(right: str, wrong: str) -> None:
         (changed(WARPGROUPS, {}, alignment={"a": 4, "c": 2}), "alignment"),
         (changed(WARPGROUPS, {"tile": {"threadblock": {"m": 16, "n": 96, "k": 128}, "warp": {"m": 16, "n": 16}}}), "mainloop.tile.warp"),
         (changed(WARPGROUPS, {"persistent_blocks": 132}), "mainloop.persistent_blocks"),
+        (changed(WARPGROUPS, {"cluster": {"n": 2}}), "mainloop.cluster"),
+        (changed(WARPGROUPS, {"cluster": {"m": 2}}, **ALONE), "mainloop.cluster"),
+        (changed(STREAMS, {"cluster": {"n": 2}}, **ALONE), "mainloop.cluster"),
+        (changed(STREAMS, {"scaled": "weights"}), "mainloop.scaled"),
+        (changed(WARPGROUPS, {"scaled": "weights", "group": "column"}), "mainloop.scaled"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -35,8 +35,10 @@ def _weights(plan: WeightPlan) -> Lines:
 def _mainloop(plan: WeightPlan) -> Lines:
     loop = plan.loop
     scaled = f"after every {loop.group} of k" if loop.group else "at the end"
+    exact = f"become code - zero, exactly, in registers; sums are scaled {scaled}, in float32"
+    rounded = "become code - zero in registers, are scaled there, and rounded to the type of A"
     return (
         *loop.shown.lines,
         ("instruction", loop.instruction),
-        ("weights", "become code - zero, exactly, in registers; sums are scaled " + scaled + ", in float32"),
+        ("weights", rounded if loop.scales_weights else exact),
     )

@@ -41,6 +41,10 @@ class WeightLoop(TensorLoop, Protocol):
         """True if each group of a column has a zero point."""
 
     @property
+    def scales_weights(self) -> bool:
+        """True if weights are scaled and rounded before they are multiplied."""
+
+    @property
     def unit_k(self) -> int:
         """Values of k of a load of 16 bytes."""
 
@@ -107,6 +111,8 @@ class Codes:
     """Values of k that share a scale; 0: all."""
     zeros: bool
     type_a: str
+    scales_weights: bool = False
+    """True if weights are scaled and rounded before they are multiplied; else sums are scaled."""
 
     @property
     def code_of_zero(self) -> int:
@@ -130,7 +136,7 @@ class Codes:
     @property
     def promote_steps(self) -> int:
         """A step holds whole groups; sums of all of k stay where there is one scale for a column."""
-        return 1 if self.group else 0
+        return 1 if self.group and not self.scales_weights else 0
 
     @property
     def _by_floats(self) -> bool:
@@ -141,6 +147,15 @@ class Codes:
     def offset_type(self) -> str:
         """The C type of the offset that is subtracted: the zero point, and the number that code 0 becomes at first."""
         return "float" if self._by_floats else "unsigned"
+
+    @property
+    def scale_type(self) -> str:
+        """The C type of a scale: of two weights at a time, where these are scaled as pairs."""
+        return "unsigned" if self.scales_weights and not self._by_floats else "float"
+
+    def scale_of(self, number: str) -> str:
+        """The scale of a number in memory."""
+        return f"{number} * 0x10001u" if self.scale_type == "unsigned" else f"{self.type_a}_to_float({number})"
 
     @property
     def no_zero(self) -> str:
@@ -288,6 +303,11 @@ def common_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowW
     if mainloop.group != "column" and spec.multiple_of.k % mainloop.group:
         need, hint = f"a multiple of {mainloop.group}: groups divide k", f"multiple_of: {{k: {mainloop.group}}}"
         yield Reason("multiple_of", "multiple_of.k", str(spec.multiple_of.k), need, hint)
+    if mainloop.scaled == "weights" and (mainloop.method != "warpgroups" or mainloop.group == "column"):
+        got = f"weights, by {mainloop.method} with a scale for each {mainloop.group}"
+        yield Reason("scaled", "mainloop.scaled", got, "sums but for method: warpgroups with groups of k")
+    if (mainloop.cluster.m, mainloop.cluster.n) != (1, 1) and mainloop.method != "warpgroups":
+        yield Reason("cluster", "mainloop.cluster", f"blocks side by side by {mainloop.method}", "none but for method: warpgroups")
 
 
 def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.core.elements import to_elements, to_numbers
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.mma_sync.warp_plan import WarpPlan
@@ -21,6 +22,7 @@ from gemmgen.kernels.gemm.tensor_cores.blocks import Blocks, product_of_blocks
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 from gemmgen.kernels.launch import TensorMapArgument
+from gemmgen.kernels.math.tensor_accuracy import product_bound
 from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
@@ -48,10 +50,13 @@ class WeightPlan(TensorPlan):
         return group_matrices(self.spec, self.loop)
 
     def additions(self, k: int) -> tuple[str, int]:
+        if self.loop.scales_weights:
+            return f"k16, scaled weights of {self.loop.bits} bits", 0
         return f"k16, weights of {self.loop.bits} bits", self.loop.group
 
     def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
-        """The sum over groups of s (A (Q - Z)), in which Q - Z are small integers, and its largest error."""
+        """The sum over groups of s (A (Q - Z)), in which Q - Z are small integers, or the product of A and the rounded s (Q - Z); and its
+        largest error."""
         import numpy as np
 
         a, k = arrays["A"].astype(np.float64), arrays["A"].shape[-1]
@@ -60,8 +65,13 @@ class WeightPlan(TensorPlan):
         zeros = arrays["zeros"].astype(np.float64) if self.loop.zeros else np.full((1, n), 2.0 ** (self.loop.bits - 1))
         group = self.loop.group or max(k, 1)
         weights = codes - (np.repeat(zeros, group, axis=0)[:k] if self.loop.zeros else zeros)
-        blocks = Blocks(group, None, arrays["scales"].T)
-        return product_of_blocks(self.loop, a, weights, blocks, 1 if exact else max(slices, self.parts_of_k), 0, exact)
+        parts = 1 if exact else max(slices, self.parts_of_k)
+        if self.loop.scales_weights:
+            scaled = weights * np.repeat(arrays["scales"].astype(np.float64), group, axis=0)[:k]
+            rounded = to_numbers(self.loop.type_a, to_elements(self.loop.type_a, scaled)).astype(np.float64)
+            product = a @ rounded
+            return product, np.zeros(product.shape) if exact else product_bound(self.loop, parts, a, rounded)
+        return product_of_blocks(self.loop, a, weights, Blocks(group, None, arrays["scales"].T), parts, 0, exact)
 
     @property
     def parts_of_k(self) -> int:
@@ -162,7 +172,7 @@ def _warpgroups(outline: Outline, mainloop: NarrowWeightsMainloop) -> RegisterPl
     loop = register_loop(outline, mainloop) if outline.readable else None
     epilogue = outline.epilogue()
     assert loop is not None
-    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_k=loop.cluster_k)
+    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_n=loop.cluster_n, cluster_k=loop.cluster_k)
     return RegisterPlan(
         **_common(outline, mainloop, loop, grid, epilogue, loop.maps(outline.matrices[0])),
         template="gemm/weight_warpgroups.cu.j2",
@@ -203,7 +213,8 @@ def name_parts(mainloop: NarrowWeightsMainloop) -> list[str]:
     """Part of an instance's name for its mainloop."""
     block, warp = mainloop.tile.threadblock, mainloop.tile.warp
     group = "col" if mainloop.group == "column" else f"g{mainloop.group}"
-    weights = f"w{mainloop.bits}{group}{'z' if mainloop.zeros else ''}"
+    weights = f"w{mainloop.bits}{group}{'z' if mainloop.zeros else ''}{'s' if mainloop.scaled == 'weights' else ''}"
+    weights += f"_c{mainloop.cluster.n}" if mainloop.cluster.n > 1 else ""
     warps = f"x{mainloop.k_warps}" if mainloop.k_warps > 1 else ""
     method = [] if mainloop.method == "tiles" else [mainloop.method]
     return [*method, f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}{warps}", f"s{mainloop.stages}", weights]

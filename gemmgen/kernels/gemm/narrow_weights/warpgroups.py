@@ -28,6 +28,9 @@ WARP_COLUMNS = 16
 MAX_ROWS = 256
 GROUPS_AHEAD = 8
 """Groups along k whose scales and zero points are copied ahead."""
+MANY_ROWS = 176
+"""Rows of a tile above which a step takes so long that half as many groups are copied ahead, and half as many rows of sums are stored
+at a time, to save shared memory."""
 NUMBER_BYTES = 2
 """Bytes of a scale or a zero point."""
 BARRIER_BYTES = 8
@@ -46,6 +49,8 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     blocks: int
     """Instructions side by side along n of a group of warps, 64 columns each."""
     cluster_k: int
+    cluster_n: int
+    """Blocks side by side that copy parts of their rows of A to one another."""
     stages: int
     min_blocks_per_sm: int
     persistent_blocks: int
@@ -138,7 +143,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def sums_rows(self) -> int:
         """Rows whose sums a group of warps passes through shared memory at a time."""
-        return gcd(self.tile_m, 32)
+        return gcd(self.tile_m, 16 if self.tile_m > MANY_ROWS else 32)
 
     @property
     def stages_bytes(self) -> int:
@@ -159,7 +164,8 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def ahead(self) -> int:
         """Steps whose scales and zero points are in shared memory, or on their way there: a step takes less time than a copy."""
-        return max(2, GROUPS_AHEAD * self.group // TILE_K)
+        groups = GROUPS_AHEAD // 2 if self.tile_m > MANY_ROWS else GROUPS_AHEAD
+        return max(2, groups * self.group // TILE_K)
 
     @property
     def numbers_offset(self) -> int:
@@ -184,17 +190,33 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def sums(self) -> int:
         """Registers of a thread that hold sums, those of a group beside those of all."""
-        return self.blocks * self.tile_m // 2 * (2 if self.group else 1)
+        return self.blocks * self.tile_m // 2 * (2 if self.promote_steps else 1)
 
     @property
     def estimated_registers(self) -> int:
         """Registers of a thread that multiplies, an estimate."""
-        return self.sums + 4 * self.blocks * (self.group or TILE_K) // self.instruction_k + OTHER_REGISTERS
+        held = self.group if self.promote_steps else TILE_K
+        return self.sums + 4 * self.blocks * held // self.instruction_k + OTHER_REGISTERS
 
     @property
     def box_a(self) -> tuple[int, int]:
-        """Elements along k and rows of a box of A."""
-        return BOX_ELEMENTS, self.tile_m
+        """Elements along k and rows of a box of A, which a block copies."""
+        return BOX_ELEMENTS, self.tile_m // self.cluster_n
+
+    @property
+    def sharers(self) -> int:
+        """Blocks that copy rows of A for one another."""
+        return self.cluster_n
+
+    @property
+    def all_blocks(self) -> int:
+        """The blocks that share rows, a bit for each."""
+        return (1 << self.cluster_n) - 1
+
+    @property
+    def arrivals(self) -> int:
+        """At the barrier of a stage that has been read: of each warp that reads it, in every block that gets its rows."""
+        return self.consumers * 4 * self.cluster_n
 
     def maps(self, a: Matrix) -> tuple[TensorMapArgument, TensorMapArgument]:
         """Tensor maps of A, and of the packed weights: words of a unit, units along k, panels."""
@@ -232,6 +254,8 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         tile_n=tile.threadblock.n,
         blocks=tile.warp.n // WARP_COLUMNS,
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
+        cluster_n=mainloop.cluster.n,
+        scales_weights=mainloop.scaled == "weights",
         stages=mainloop.stages,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         persistent_blocks=mainloop.persistent_blocks,
@@ -262,6 +286,11 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if mainloop.persistent_blocks and spec.decomposition.scheme != "data_parallel":
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with clusters that divide k")
+    cluster = mainloop.cluster
+    if cluster.m > 1 or (cluster.n > 1 and (spec.decomposition.scheme != "data_parallel" or block.m % (8 * cluster.n))):
+        got = f"{cluster.m} x {cluster.n} blocks of {block.m} rows, {spec.decomposition.scheme}"
+        need = "blocks side by side along n that have a multiple of 8 rows each, and data_parallel, for warpgroups"
+        yield Reason("cluster", "mainloop.cluster", got, need)
     if not isinstance(spec.decomposition, DataParallel | SplitKCluster):
         need = "data_parallel or split_k_cluster for warpgroups"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
