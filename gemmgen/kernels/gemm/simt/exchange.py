@@ -58,41 +58,9 @@ class Exchange:
         return self.fragment.piece_stride if self.is_closed else self.run
 
     @property
-    def vector_factor(self) -> int | str:
-        """Factor from the number of such a vector to that of its first result."""
-        return "kSlabVector" if self.copy.vector > 1 else 1
-
-    @property
-    def place_constants(self) -> tuple[tuple[str, int, str], ...]:
-        """Names, values and meanings of the numbers in ``column_of_element`` and ``offset_of_column``."""
-        vector, apart = self.fragment.vector, self.piece_stride != self.fragment.vector
-        return (
-            *((("kSlabVector", self.copy.vector, "results that a lane stores at a time"),) if self.copy.vector > 1 else ()),
-            *((("kPiece", vector, "results of a thread, side by side"),) if apart and vector > 1 else ()),
-            *((("kSlabPieceStride", self.piece_stride, "from a thread's piece to its next in a row of the slab"),) if apart else ()),
-            *(
-                ()
-                if self.is_closed
-                else (
-                    ("kRun", self.run, "columns of the slab that lie side by side in C"),
-                    ("kRunStride", self.fragment.piece_stride, "from one run to the next in C"),
-                )
-            ),
-        )
-
-    def column_of_element(self, element: str) -> str:
-        """Column of the slab of a fragment's element, from the thread's first column, as an expression; a multiple of ``store_width``."""
-        vector = self.fragment.vector
-        if self.piece_stride == vector:
-            return element
-        if vector == 1:
-            return f"{element} * kSlabPieceStride"
-        rest = f" + {element} % kPiece" if self.store_width < vector else ""
-        return f"{element} / kPiece * kSlabPieceStride{rest}"
-
-    def offset_of_column(self, column: str) -> str:
-        """Distance in C from the warp tile's first column to a column of the slab, as an expression."""
-        return column if self.is_closed else f"{column} / kRun * kRunStride + {column} % kRun"
+    def spreads_pieces(self) -> bool:
+        """True if the vectors of a thread are not adjacent in a row of the slab."""
+        return self.piece_stride != self.fragment.vector
 
     @property
     def store_width(self) -> int:

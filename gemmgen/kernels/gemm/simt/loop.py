@@ -15,7 +15,6 @@ from gemmgen.kernels.gemm.simt.reasons import cache_reasons, loader_reason, loop
 from gemmgen.kernels.gemm.spec import GemmSpec, TiledMainloop
 from gemmgen.kernels.math.fma_order import FmaOrder, fma_order
 from gemmgen.kernels.matrix import Matrix
-from gemmgen.kernels.source import times
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 from gemmgen.kernels.tiles.unrolling import unroll_argument
 
@@ -70,39 +69,6 @@ class TiledLoop:
         stores, loads = (sum(access.wavefronts for access in self.accesses[kind::2]) for kind in (0, 1))
         return loads + stores * len(self.copied) / 2
 
-    def stage(self, operand: Operand, index: str) -> str:
-        """The shared tile of an operand of one stage, as an expression."""
-        return f"shared_{operand.suffix}" + (f"[{index}]" if self.stages > 1 else "")
-
-    def first_of_fragment(self, operand: Operand, index: str, k: str) -> str:
-        """The arguments that say where the thread's fragment for one k begins."""
-        tile, first = self.stage(operand, index), f"first_{operand.axis}"
-        if operand.swizzles_each_vector:
-            return f"{tile}, {first}, {k}"
-        row, column = (k, first) if operand.mn_major else (first, k)
-        swizzled = f"swizzle_{operand.suffix}({row}, {column})" if operand.swizzle else column
-        return f"&{tile}[{row}][{swizzled}]"
-
-    def warp_offset(self, operand: Operand) -> str:
-        """Where a warp's elements begin within the block's tile, along the axis of an operand, as an expression; empty for 0."""
-        if self.warps_along(operand) == 1:
-            return ""
-        sign = "/" if operand.axis == self.major.axis else "%"
-        among = f" {sign} kWarps{self.minor.axis.upper()}" if self.warps_major > 1 and self.warps_minor > 1 else ""
-        return f"warp{among} * kWarpStride{operand.axis.upper()}"
-
-    def lane_stride_factor(self, operand: Operand) -> str:
-        """Factor from a lane's place along the axis of an operand to that of its first element; empty for 1."""
-        stride = operand.fragment.lane_stride
-        if self.lanes_along(operand) == 1:
-            return times(stride)
-        return f" * kLaneStride{operand.axis.upper()}" if stride > 1 else ""
-
-    def first_of_warp_and_lane(self, operand: Operand) -> str:
-        """Where a thread's elements begin within the block's tile, along the axis of an operand, as an expression."""
-        lane = f"lane_{operand.axis}{self.lane_stride_factor(operand)}" if self.lanes_along(operand) > 1 else ""
-        return " + ".join(filter(None, (self.warp_offset(operand), lane))) or "0"
-
     @property
     def several_warps(self) -> bool:
         """True if several warps work on a tile."""
@@ -125,23 +91,6 @@ class TiledLoop:
     def checked_axes(self) -> tuple[Literal["m", "n"], ...]:
         """The axes of C along which a tile may cross the edge of a factor."""
         return tuple(o.axis for o in (self.a, self.b) if (o.guards_rows if o.contiguous_along_k else o.guards_columns))
-
-    @property
-    def tile_is_inside(self) -> str:
-        """The condition that a tile crosses no edge of a factor along these axes."""
-        return " && ".join(f"block_{axis} + kTile{axis.upper()} <= {axis}" for axis in self.checked_axes)
-
-    def tile_extents(self, operand: Operand) -> str:
-        """Extents of an operand's shared tiles, of all stages."""
-        stages = "[kStages]" if self.stages > 1 else ""
-        return f"{stages}[{operand.shared_rows}][{operand.pitch_constant}]"
-
-    def shared_tiles(self, operand: Operand) -> str:
-        """An operand's tiles within the block's shared memory, those of B behind those of A; with several groups, the thread's own."""
-        groups = self.k_groups > 1
-        before = "" if operand.name == "A" else " + kGroups * sizeof(shared_a)" if groups else " + sizeof(shared_a)"
-        tiles = f"reinterpret_cast<{operand.shared_c_type}(*){self.tile_extents(operand)}>(shared_memory{before})"
-        return f"{tiles}[group]" if groups else f"*{tiles}"
 
     @property
     def major(self) -> Operand:

@@ -185,10 +185,6 @@ class Operand:
         """True if a thread's elements along the axis lie in several pieces, whose offsets a device function computes."""
         return self.fragment.pieces > 1 and self.fragment.piece_stride != self.fragment.vector
 
-    def offset(self, element: str) -> str:
-        """The distance of a fragment's element from the thread's first one along the axis, as an expression."""
-        return f"offset_{self.axis}({element})" if self.scatters else element
-
     @property
     def shared_rows(self) -> str:
         """The constant that says how many rows the shared tile has."""

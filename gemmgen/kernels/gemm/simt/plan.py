@@ -79,16 +79,6 @@ class SimtPlan(GemmPlan):
         return self.store != "finished" or self.group_threads < self.threads
 
     @property
-    def shares_of_k(self) -> tuple[str, str]:
-        """Number of the parts that a tile's k is divided into by slices and groups of threads, and the own one: CUDA expressions."""
-        slices = "static_cast<int>(gridDim.z)" if self.cut_at_launch else "kSlices"
-        if self.group_threads == self.threads:
-            return slices, "static_cast<int>(blockIdx.z)"
-        if self.slices == 1 and not self.cut_at_launch:
-            return "kGroups", "group"
-        return f"{slices} * kGroups", "(static_cast<int>(blockIdx.z) * kGroups + group)"
-
-    @property
     def helpers(self) -> tuple[Helper, ...]:
         """Copies of vectors between memories and registers; wide ones first, after the functions that others call."""
         needed: dict[Helper, None] = {}
