@@ -97,19 +97,6 @@ class ScaleArray:
         """The type of a scale in CUDA."""
         return self.matrix.c_type
 
-    def step(self, block: str) -> str:
-        """The offset of a block of k from a line's first scale, in CUDA."""
-        return block if self.along_k else f"static_cast<long long>({block}) * {self.matrix.leading_dimension}"
-
-    def first(self, line: str) -> str:
-        """The offset of a line's first scale, in CUDA."""
-        number = line if self.block.lines == 1 else f"{line} / {self.block.lines}"
-        return f"static_cast<long long>({number}) * {self.matrix.leading_dimension}" if self.along_k else number
-
-    def number(self, element: str) -> str:
-        """A scale as a float, in CUDA."""
-        return f"exponent_to_float({element})" if self.block.type == "ue8m0" else element
-
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """The integers of the problem that say where scales are."""

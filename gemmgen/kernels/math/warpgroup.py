@@ -434,15 +434,6 @@ class WarpgroupLoop(WarpgroupInstruction):
         return self.products * self.tile_n // self.instruction_n
 
     @property
-    def columns(self) -> str:
-        """The expression of the columns of all products of a tile."""
-        return "kTileN" if self.products == 1 else f"{self.products} * kTileN"
-
-    def product_sum(self, index: str, product: int) -> str:
-        """The index among a thread's sums of one product's."""
-        return f"{product} * (kTileN / 2) + {index}" if product > 1 else f"kTileN / 2 + {index}" if product else index
-
-    @property
     def instruction_k(self) -> int:
         """Values of k that one instruction multiplies, of a sparse A those that it holds."""
         return INSTRUCTION_BYTES // self.b.element_bytes

@@ -81,14 +81,9 @@ class WarpOperand:
     """True if a tile holds half of its values along k, ``tile_k`` of them."""
 
     @property
-    def halved(self) -> str:
-        """Part of an expression that makes places of values along k of all values."""
-        return " / 2" if self.sparse else ""
-
-    @property
-    def sources(self) -> tuple[tuple[str, str], ...]:
-        """Suffix of each of these matrices, and the bytes from the stage's first tile to its own, as they are added."""
-        return (("b", ""), ("b2", " + kSecondBytes")) if self.products > 1 else ((self.suffix, ""),)
+    def suffixes(self) -> tuple[str, ...]:
+        """The suffix of each of these matrices in names."""
+        return ("b", "b2") if self.products > 1 else (self.suffix,)
 
     @property
     def suffix(self) -> str:
@@ -311,15 +306,6 @@ class WarpLoop:
         return self.tile_m * self.tile_k // 8 if self.sparse else 0
 
     @property
-    def columns(self) -> str:
-        """The expression of the columns of all products of a warp's tile."""
-        return "kWarpN" if self.products == 1 else f"{self.products} * kWarpN"
-
-    def product_sum(self, index: str, product: int) -> str:
-        """The index among a thread's sums of one product's."""
-        return f"kWarpN / 2 + {index}" if product else index
-
-    @property
     def own_columns(self) -> str:
         """The constant that says how many columns' sums a thread has a part of."""
         return "kWarpN"
@@ -379,11 +365,9 @@ class WarpLoop:
         return "double" if self.double_depth else "unsigned"
 
     @property
-    def fragment_registers(self) -> tuple[str, str]:
-        """Registers of a lane for a fragment of A and of B, as an array's extent."""
-        if self.double_depth:
-            return f"[{self.double_depth // 2}]", f"[{self.double_depth // 4}]"
-        return "[4]", "[2]"
+    def fragment_registers(self) -> tuple[int, int]:
+        """Registers of a lane for a fragment of A and of B."""
+        return (self.double_depth // 2, self.double_depth // 4) if self.double_depth else (4, 2)
 
     @property
     def instruction(self) -> str:

@@ -83,9 +83,20 @@ class RemaindersPlan(WgmmaPlan):
         return tuple(operand for operand in self.operands if not operand.k_major)
 
     @property
-    def split_launch(self) -> int:
-        """Index in the launch sequence of the kernel that splits A; the kernel that splits B is next."""
-        return int(bool(self.measured))
+    def split_launches(self) -> tuple[int, int]:
+        """Indices in the launch sequence of the kernels that split A and B."""
+        first = int(bool(self.measured))
+        return first, first + 1
+
+    @property
+    def join_launch(self) -> int:
+        """Index in the launch sequence of the kernel that joins the remainders."""
+        return self.main_launch + 1
+
+    @property
+    def repair_launch(self) -> int:
+        """Index in the launch sequence of the kernel that computes marked tiles in float64."""
+        return self.main_launch + 2
 
     @property
     def largest_depth(self) -> int | None:

@@ -203,13 +203,6 @@ class TensorMemoryLoop:
         return self.pair and self.scaled is not None
 
     @property
-    def answer_readers(self) -> str:
-        """Threads that read an answer of the scheduler, as CUDA writes it."""
-        if not self.pair:
-            return "kEpilogueWarps + 3"
-        return f"kClusterBlocks * (kEpilogueWarps + {2 if self.pair_scales else 1}) + {1 if self.pair_scales else 2}"
-
-    @property
     def answers(self) -> int:
         """Answers of the scheduler that a block holds."""
         return ANSWERS

@@ -157,10 +157,3 @@ class TensorPlan(GemmPlan):
     def begins_within(self) -> bool:
         """True if a piece of work may begin with another step along k than the first."""
         return getattr(self.spec.decomposition, "slices", 1) != 1 or self.store == "streamed"
-
-    def work_extents(self, of_problem: str = "", of_extent: str = "") -> str:
-        """Arguments that a piece of work is found by, or, with the types before them, the parameters: the extents, each followed by a
-        comma, or the problem in place of m."""
-        along = self.minor if self.spec.rasterization.along == "minor" else self.major
-        found = [f"{of_problem}problem,"] if self.grouped else [f"{of_extent}m,"] if self.counts_across or along == "m" else []
-        return " ".join([*found, *([f"{of_extent}n,"] if self.counts_across or along == "n" else [])])

@@ -53,18 +53,9 @@ class StagedScales:
         return "row" if self.name == "A" else "column"
 
     @property
-    def origin(self) -> str:
-        """The first line of a tile, in CUDA."""
-        return "work.row" if self.name == "A" else "work.column"
-
-    @property
     def extent(self) -> str:
         """Lines of the operand, in CUDA."""
         return "m" if self.name == "A" else "n"
-
-    def place(self, index: str) -> str:
-        """The place of one of them among a stage's, in CUDA."""
-        return f"{self.first} + {index}" if self.first else index
 
 
 def staged_scales(spec: GemmSpec, mainloop: WgmmaMainloop) -> tuple[StagedScales, ...]:
