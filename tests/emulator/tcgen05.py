@@ -30,7 +30,7 @@ DEVICE u64 matrix(const void* p, u64 leading, u64 stride, u64 mode) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\ntcgen05.mma.cta_group::1." KIND " [%0], [%1], %2, %3, p;\n}" \
                  :: "r"(d), "r"(a), "l"(b), "r"(form), "r"(accumulate) : "memory"); }
 MMA(mma_f16, "kind::f16") MMA(mma_tf32, "kind::tf32") MMA(mma_i8, "kind::i8") MMA(mma_f8, "kind::f8f6f4")
-MMA_TS(mma_f16_ts, "kind::f16")
+MMA_TS(mma_f16_ts, "kind::f16") MMA_TS(mma_f8_ts, "kind::f8f6f4")
 DEVICE u32 tmem_ld(u32 at) { u32 x; asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];" : "=r"(x) : "r"(at)); return x; }
 DEVICE void tmem_st(u32 at, u32 x) { asm volatile("tcgen05.st.sync.aligned.32x32b.x1.b32 [%0], {%1};" :: "r"(at), "r"(x) : "memory"); }
 """

@@ -12,7 +12,7 @@ import pytest
 
 from gemmgen import emulator
 
-from .helpers import run_cuda
+from .helpers import compile_ptx, run_cuda
 from .tcgen05 import IMAGE, PLAIN, TCGEN05, descriptor, moves, named, product_kernel
 from .test_block_scaled_mma import fused
 from .wgmma import Layout
@@ -232,6 +232,26 @@ def test_a_comes_from_tensor_memory(small):
     assert np.array_equal(d, (a @ b.T + c).astype(np.float32))
 
 
+NARROW = FROM_MEMORY.replace("mma_f16_ts(tmem, tmem + 256, B, FORM, 1);", "mma_f8_ts(tmem, tmem + 256, B, FORM, 1);")
+
+
+@pytest.mark.parametrize("name", ["e2m1", "e2m3", "e3m2", "e4m3"])
+def test_narrow_floats_have_bytes_in_tensor_memory(name):
+    """Four bits in the middle of a byte, six at its bottom; the other bits may hold anything."""
+    a, b = codes(name, 128, 41, True), codes("e4m3", 32, 42, False)
+    if name == "e4m3":
+        a[a & 0x7F == 0x7F] = 0
+    noise = np.random.default_rng(43).integers(0, 256, a.shape).astype(np.uint8)
+    placed = {"e2m1": a << 2 | noise & 0xC3, "e4m3": a}.get(name, a | noise & 0xC0)
+    c = np.random.default_rng(44).standard_normal((128, 32)).astype(np.float32)
+    issue = NARROW.replace("B,", f"{named(PLAIN, 'bs')},").replace("FORM", f"{descriptor(128, 32, CODES[name], 0, 1)}u")
+    source = product_kernel("", 0, 32, issue=issue)
+    d = c.view(np.uint32).copy()
+    run_cuda(source, "kernel", 1, 128, [np.resize(placed.ravel(), IMAGE), PLAIN.image(b, IMAGE), d], ARCHITECTURE)
+    places = [(i, i % 32) for i in range(128)]
+    assert [int(d[place]) for place in places] == exact(a, b, (name, "e4m3"), "f32", c.view(np.uint32), True, places)
+
+
 WIDE = f"matrix(as, 1024, 512, 1), {named(PLAIN, 'bs')}"
 
 
@@ -410,3 +430,131 @@ def test_registers_and_cells_match(shape, packed, stores):
     run_cuda(moving_kernel(shape, count, packed, stores), "kernel", 1, 128, [memory, words], ARCHITECTURE)
     assert np.array_equal(memory, wanted_memory)
     assert np.array_equal(words, wanted)
+
+
+def reducing_kernel(shape: str, reduction: str, kind: str) -> str:
+    registers = ", ".join(f"%{i}" for i in range(8))
+    outputs = ", ".join(f'"=r"(x[{i}])' for i in range(8))
+    split, letter = (", 32" if shape == "16x32bx2" else ""), "f" if kind == "float" else "r"
+    statement = f'asm volatile("tcgen05.ld.red.sync.aligned.{shape}.x8.{reduction} {{{registers}}}, %8, [%9]{split};" : {outputs}, "={letter}"(best) : "r"(mine));'
+    return (
+        TCGEN05
+        + moves(64)
+        + f"""extern "C" __global__ void __launch_bounds__(128) kernel(u32* memory, u32* words, {kind}* found) {{
+        __shared__ u32 slot; int t = threadIdx.x, warp = t / 32;
+        if (warp == 0) tmem_alloc(&slot, 64);
+        __syncthreads();
+        u32 mine = slot + (warp * 32u << 16), x[8]; {kind} best;
+        store_columns(mine, memory + t * 64);
+        {statement}
+        WAIT
+        for (int i = 0; i < 8; ++i) words[t * 8 + i] = x[i];
+        found[t] = best;
+        __syncthreads();
+        if (warp == 0) tmem_free(slot, 64);
+    }}"""
+    )
+
+
+REDUCTIONS = [
+    ("min.u32", "u32"),
+    ("max.s32", "int"),
+    ("min.f32", "float"),
+    ("max.abs.f32", "float"),
+    ("min.abs.NaN.f32", "float"),
+    ("max.NaN.f32", "float"),
+]
+
+
+def reduced(values: np.ndarray, reduction: str) -> float:
+    """The least or the greatest number, as comparisons of Python find it."""
+    numbers = [abs(float(x)) if "abs" in reduction else float(x) for x in values]
+    if "NaN" in reduction and any(np.isnan(numbers)):
+        return float("nan")
+    numbers = [x for x in numbers if not np.isnan(x)]
+    return (max if reduction.startswith("max") else min)(numbers)
+
+
+@pytest.mark.parametrize("shape", ["32x32b", "16x32bx2"])
+@pytest.mark.parametrize(("reduction", "kind"), REDUCTIONS, ids=[reduction for reduction, _ in REDUCTIONS])
+def test_a_load_reduces_the_registers_of_each_thread(reduction, kind, shape):
+    dtype = {"u32": np.uint32, "int": np.int32, "float": np.float32}[kind]
+    rng = np.random.default_rng(6)
+    memory = rng.standard_normal((128, 64)).astype(np.float32) * 100
+    memory[rng.random(memory.shape) < 0.05] = np.nan
+    words, found = np.zeros((128, 8), np.uint32), np.zeros(128, dtype)
+    source = reducing_kernel(shape, reduction, kind).replace("WAIT", "wait_ld();")
+    run_cuda(source, "kernel", 1, 128, [memory.view(np.uint32), words, found], "sm_103a", hazards=True)
+    for thread in range(128):
+        places = [place_of(shape, thread % 32, register, 32) for register in range(8)]
+        held = np.array([memory[lane + thread // 32 * 32, column] for lane, column in places], np.float32)
+        assert np.array_equal(words[thread], held.view(np.uint32))
+        wanted = reduced(held if kind == "float" else held.view(dtype), reduction)
+        assert float(found[thread]) == wanted or (np.isnan(wanted) and np.isnan(found[thread]))
+
+
+def test_a_reduction_used_before_its_wait_is_a_finding():
+    source = reducing_kernel("32x32b", "min.u32", "u32").replace("WAIT", "found[t] = best; wait_ld();")
+    arrays = [np.zeros((128, 64), np.uint32), np.zeros((128, 8), np.uint32), np.zeros(128, np.uint32)]
+    with pytest.raises(emulator.EmulatorError, match=r"tcgen05\.wait::ld has to come first"):
+        run_cuda(source, "kernel", 1, 128, arrays, "sm_103a", hazards=True)
+
+
+def test_a_reduction_does_not_exist_on_sm_100a():
+    text = compile_ptx(reducing_kernel("32x32b", "min.u32", "u32").replace("WAIT", "wait_ld();"), "sm_103a").replace(
+        ".target sm_103a", ".target sm_100a"
+    )
+    arrays = [np.zeros((128, 64), np.uint32), np.zeros((128, 8), np.uint32), np.zeros(128, np.uint32)]
+    with pytest.raises(emulator.UnknownInstruction, match="does not exist on sm_100a"):
+        emulator.launch(text, "kernel", grid=1, block=128, args=arrays)
+
+
+# -- copies ----------------------------------------------------------------------------------------------------
+
+COPIES = {
+    "128x256b": (128, 2),
+    "4x256b": (4, 2),
+    "128x128b": (128, 1),
+    "64x128b.warpx2::02_13": (64, 1),
+    "64x128b.warpx2::01_23": (64, 1),
+    "32x128b.warpx4": (32, 1),
+}
+UNPACKED = {"": 0, ".b8x16.b6x16_p32": 6, ".b8x16.b4x16_p64": 4}
+
+
+def rows_copied(shape: str) -> list[tuple[int, int]]:
+    """Lane and source row of everything that a copy writes."""
+    if shape == "4x256b":
+        return [(32 * row, row) for row in range(4)]
+    if shape.endswith("02_13"):
+        return [(lane, lane % 64) for lane in range(128)]
+    if shape.endswith("01_23"):
+        return [(lane, lane % 32 + lane // 64 * 32) for lane in range(128)]
+    return [(lane, lane % 32 if shape.endswith("warpx4") else lane) for lane in range(128)]
+
+
+def unpacked(chunk: np.ndarray, bits: int) -> np.ndarray:
+    """Sixteen elements at the start of 16 bytes, one to a byte; four bits in its middle."""
+    if not bits:
+        return chunk
+    number = int.from_bytes(chunk.tobytes(), "little")
+    codes_ = [number >> bits * i & (1 << bits) - 1 for i in range(16)]
+    return np.array([code << 2 if bits == 4 else code for code in codes_], np.uint8)
+
+
+@pytest.mark.parametrize("format_", UNPACKED, ids=["bytes", "6 bits", "4 bits"])
+@pytest.mark.parametrize("shape", COPIES)
+def test_a_copy_writes_rows_to_its_lanes(shape, format_):
+    rows, chunks = COPIES[shape]
+    rng = np.random.default_rng(8)
+    matrix = rng.integers(0, 256, (rows, 16 * chunks)).astype(np.uint8)
+    layout = Layout("none", leading=4096, stride=128)
+    issue = f"""asm volatile("tcgen05.cp.cta_group::1.{shape}{format_} [%0], %1;" :: "r"(tmem), "l"({named(layout, "as")}) : "memory");"""
+    image = layout.image(matrix, IMAGE)
+    before = rng.integers(0, 1 << 32, (128, 8), dtype=np.uint32)
+    d, wanted = before.copy(), before.copy().view(np.uint8).reshape(128, 32)
+    for lane, row in rows_copied(shape):
+        for chunk in range(chunks):
+            wanted[lane, 16 * chunk : 16 * (chunk + 1)] = unpacked(matrix[row, 16 * chunk : 16 * (chunk + 1)], UNPACKED[format_])
+    run_cuda(product_kernel("", 0, 8, issue=issue), "kernel", 1, 128, [image, np.zeros(IMAGE, np.uint8), d], ARCHITECTURE, hazards=True)
+    assert np.array_equal(d.view(np.uint8).reshape(128, 32), wanted)

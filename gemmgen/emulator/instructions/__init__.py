@@ -30,6 +30,7 @@ for _concern in (
     "packed",
     "runtime",
     "small_floats",
+    "stochastic",
     "tensor_maps",
     "texture",
     "video",

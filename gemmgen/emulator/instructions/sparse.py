@@ -4,6 +4,10 @@ PTX ISA, "Sparse matrix storage" of mma.sp and of wgmma.mma_async.sp, which have
 or one of every two of tf32, and a nibble of metadata says which. Metadata come from registers of some lanes of each quad, which the
 selector chooses: of types of 16 and 32 bits, a lane's lower half belongs to the quad's row and its upper half to the row 8 below, 4
 nibbles each; of bytes, a lane has 8 nibbles of one row, lanes 0 and 2 of a quad of its row, lanes 1 and 3 of the row 8 below.
+
+Metadata of tcgen05.mma.sp are in tensor memory, as in CuTe's `mma_traits_sm100.hpp`: of types below 16 bits, the lane of a row holds its
+16 nibbles in two columns. Of types of 16 and 32 bits, 16 lanes of one column, which the selector names, belong to 16 rows: lanes 0 to 7
+hold the first four nibbles of rows 0 to 7 in their lower halves and of rows 8 to 15 in their upper halves, lanes 8 to 15 the other four.
 """
 
 from __future__ import annotations
@@ -76,3 +80,35 @@ class Metadata:
             raise UnknownInstruction("metadata name elements twice, or not in their order", instruction=self.inst)
         both: np.ndarray = np.stack([first + low, first + high], axis=-1).reshape(*of_row.shape[:2], -1).astype(np.int64)
         return both
+
+
+_MEANINGFUL = (0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b0110, 0b1110)
+"""Nibbles that name two of four elements."""
+
+
+def nibbles_of(words: np.ndarray, halves: bool) -> np.ndarray:
+    """The nibbles of each row of A, from words of tensor memory [lanes, columns]. ``halves``: of types of 16 and 32 bits."""
+    found: np.ndarray = words[:, :, None] >> (4 * np.arange(8, dtype=np.uint32)) & 15
+    if not halves:
+        return found.reshape(len(words), -1)
+    parts = found.reshape(-1, 2, _ROWS // 2, 2, 4)  # groups of 16 lanes, the half along k, eight lanes, the half of the word
+    return np.ascontiguousarray(parts.transpose(0, 3, 2, 1, 4)).reshape(len(words), 8)
+
+
+def sparse_places(nibbles: np.ndarray, depth: int) -> tuple[np.ndarray, tuple[int, int] | None]:
+    """Values of k of each element that A holds, [..., rows, elements], for an instruction whose dense form has a depth; and the first
+    nibble without a meaning, with its row."""
+    pairs = depth == 64
+    one_of_two = depth == 8
+    bad = ~np.isin(nibbles, (_FIRST, _SECOND) if one_of_two else _MEANINGFUL)
+    wrong = None
+    if bad.any():
+        place = tuple(np.argwhere(bad)[0])
+        wrong = int(nibbles[place]), int(place[-2])
+    if one_of_two:
+        return 2 * np.arange(nibbles.shape[-1]) + (nibbles == _SECOND), wrong
+    first = 4 * np.arange(nibbles.shape[-1])
+    both = np.stack([first + (nibbles & 3), first + (nibbles >> 2)], axis=-1).astype(np.int64)
+    if pairs:
+        both = np.stack([2 * both, 2 * both + 1], axis=-1)
+    return both.reshape(*nibbles.shape[:-1], -1), wrong

@@ -12,20 +12,21 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from gemmgen.emulator import matrix_descriptor
+from gemmgen.emulator import ieee, matrix_descriptor
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.engines.async_proxy import CHUNK
 from gemmgen.emulator.engines.tensor_memory import COMMIT, LANES, QUARTER, Cells, TensorOperation, pair_of
 from gemmgen.emulator.errors import ClusterMisuse, InvalidMatrix, TensorMemoryMisuse, UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.bulk_copy import Ends
-from gemmgen.emulator.instructions.matrix import aligned, registers_in, whole_warps
+from gemmgen.emulator.instructions.floating import minimum
+from gemmgen.emulator.instructions.matrix import aligned, registers_in, whole_warps, widened
 from gemmgen.emulator.instructions.mbarrier import shared_offsets
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.memory import Access
 from gemmgen.emulator.operation import Operation
-from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Operand, Register
+from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Operand, Pair, Register
 from gemmgen.emulator.transfers import AsyncAccess
 
 _WORDS = CHUNK // 4
@@ -218,6 +219,39 @@ def commit(inst: Instruction, binder: Binder) -> Operation:
 # -- loads and stores of warps ---------------------------------------------------------------------------------
 
 
+class _Reduction:
+    """The minimum or maximum of each thread's loaded registers (tcgen05.ld.red)."""
+
+    def __init__(self, inst: Instruction, binder: Binder, target: Operand, shape: Shape) -> None:
+        chip = binder.program.module.target
+        if chip.startswith(("sm_100", "sm_12")):
+            raise UnknownInstruction(f"tcgen05.ld.red does not exist on {chip}, but on sm_103a and sm_110a", instruction=inst)
+        kinds = {"u32": np.uint32, "s32": np.int32, "f32": np.float32}
+        named = inst.first_of(tuple(kinds))
+        if named is None or inst.has("min") == inst.has("max") or shape.registers < 2 or not inst.first_of(("32x32b", "16x32bx2")):
+            raise UnknownInstruction("tcgen05.ld.red in a form that does not exist", instruction=inst)
+        if named != "f32" and (inst.has("abs") or inst.has("NaN")):
+            raise UnknownInstruction("tcgen05.ld.red has .abs and .NaN with .f32 only", instruction=inst)
+        binder.require_real(inst, named == "f32")
+        self.inst, self.dtype = inst, kinds[named]
+        self.target = binder.target(inst, target, named)
+
+    def write(self, warp: Lanes, values: np.ndarray) -> None:
+        """From the words of a warp, [32, registers]."""
+        words = np.ascontiguousarray(values).view(self.dtype)
+        if self.inst.has("abs"):
+            words = np.abs(words)
+        largest, propagate = self.inst.has("max"), self.inst.has("NaN")
+        found: np.ndarray = words[:, 0]
+        for column in words.T[1:]:
+            if self.dtype is np.float32:
+                found = np.asarray(ieee.canonical_f32(minimum(found, column, largest, propagate)))
+            else:
+                found = np.maximum(found, column) if largest else np.minimum(found, column)
+        if self.target is not None:
+            self.target[warp] = found
+
+
 class _WarpAccess:
     """One tcgen05.ld or tcgen05.st: its registers and cells."""
 
@@ -235,6 +269,12 @@ class _WarpAccess:
             raise UnknownInstruction(f"tcgen05.{inst.modifiers[0]} with operands that are not understood", instruction=inst)
         self.split = split.value if isinstance(split, Integer) else 0
         address, fragment_operand = operands if stores else reversed(operands)
+        self.reduction = None
+        if isinstance(fragment_operand, Pair):
+            self.reduction = _Reduction(inst, binder, fragment_operand.second, self.shape)
+            fragment_operand = fragment_operand.first
+        elif inst.has("red"):
+            raise UnknownInstruction("tcgen05.ld.red without a register for its result", instruction=inst)
         registers = registers_in(fragment_operand)
         if len(registers) != self.shape.registers or any(not isinstance(r, Register) or binder.registers.width(r) != 4 for r in registers):
             raise UnknownInstruction(f"this form has {self.shape.registers} registers of 32 bits", instruction=inst)
@@ -277,6 +317,8 @@ def load(inst: Instruction, binder: Binder) -> Operation:
             memory.check_written(inst, warp, cells, wanted)
             for row, column in zip(access.rows, values.T, strict=True):
                 access.registers[row][warp] = column
+            if access.reduction is not None:
+                access.reduction.write(warp, values)
         if binder.tensor_loads is not None:
             binder.tensor_loads.loaded(inst, lanes)
 
@@ -339,16 +381,34 @@ class SharedOperand:
         return access, operand.addresses // CHUNK + first
 
 
-_COPIES = {"128x256b": (128, 2), "128x128b": (128, 1), "64x128b": (64, 1), "32x128b": (32, 1)}
+_COPIES = {"128x256b": (128, 2), "4x256b": (4, 2), "128x128b": (128, 1), "64x128b": (64, 1), "32x128b": (32, 1)}
 """Rows and chunks of a row of each shape of tcgen05.cp."""
 _TARGETS: dict[tuple[str, str | None], tuple[tuple[int, int, int], ...]] = {
     ("128x256b", None): ((0, 0, 128),),
+    ("4x256b", None): tuple((row, QUARTER * row, 1) for row in range(4)),
     ("128x128b", None): ((0, 0, 128),),
     ("64x128b", "warpx2::02_13"): ((0, 0, 64), (0, 64, 64)),
     ("64x128b", "warpx2::01_23"): ((0, 0, 32), (0, 32, 32), (32, 64, 32), (32, 96, 32)),
     ("32x128b", "warpx4"): ((0, 0, 32), (0, 32, 32), (0, 64, 32), (0, 96, 32)),
 }
 """Rows of the source and lanes that they go to: first row, first lane, number."""
+
+
+def _unpacked_bits(inst: Instruction) -> int:
+    """Bits of the elements that a copy widens to bytes; 0 if it copies bytes as they are."""
+    formats = {"b6x16_p32": 6, "b4x16_p64": 4}
+    named = inst.first_of(tuple(formats))
+    if inst.has("b8x16") != (named is not None):
+        raise UnknownInstruction("tcgen05.cp with .b8x16 needs .b6x16_p32 or .b4x16_p64", instruction=inst)
+    return 0 if named is None else formats[named]
+
+
+def _unpacked(data: np.ndarray, bits: int) -> np.ndarray:
+    """Chunks of 16 bytes, [..., 16], whose first bytes hold 16 elements of 6 or 4 bits: one to a byte. Four bits go to the middle."""
+    if bits == 0:
+        return data
+    wide: np.ndarray = np.ascontiguousarray(widened(data, bits)).reshape(data.shape)
+    return np.ascontiguousarray(wide << np.uint8(2) if bits == 4 else wide)
 
 
 @instruction("tcgen05", when=_is("cp"))
@@ -360,6 +420,7 @@ def copy(inst: Instruction, binder: Binder) -> Operation:
     if shape is None or targets is None:
         raise UnknownInstruction("tcgen05.cp in a form that is not implemented", instruction=inst)
     (rows, row_chunks), moves = _COPIES[shape], targets
+    bits = _unpacked_bits(inst)
     matrix = SharedOperand(inst, binder, inst.operands[1], "the source of tcgen05.cp")
     _, addresses = binder.addresses(inst, inst.operands[0])
     units = binder.spaces.shared.units[CHUNK]
@@ -375,7 +436,8 @@ def copy(inst: Instruction, binder: Binder) -> Operation:
 
             def move(sources: list[np.ndarray] = sources, writes: list[Cells] = writes) -> None:
                 for found, cells in zip(sources, writes, strict=True):
-                    words = units[found].view(np.uint32).reshape(rows, -1)
+                    data = units[found].view(np.uint8).reshape(rows, row_chunks, CHUNK)
+                    words = _unpacked(data, bits).reshape(rows, -1).view(np.uint32)
                     for row, first, count in moves:
                         memory.write((cells.place, slice(first, first + count), slice(*cells.columns)), words[row : row + count])
 

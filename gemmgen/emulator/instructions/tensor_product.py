@@ -3,6 +3,9 @@
 PTX ISA, "TensorCore 5th Generation Family Instructions: tcgen05.mma", with its instruction descriptor; layouts of D as in CuTe's
 `mma_traits_sm100_frag.hpp`. A row of A or B has 32 bytes for each instruction. Elements of D take a column each, of A in tensor memory as
 many bits as they have. A scale of row i lies in lane i mod 32, column i div 32, in every quarter of the lanes.
+
+Of sparse products (``.sp``), A holds half of the elements along k in as many bytes as a dense one, B is twice as deep, and nibbles in
+tensor memory say which elements A holds (`gemmgen.emulator.instructions.sparse`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from gemmgen.emulator.errors import InvalidMatrix, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.matrix import widened
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.instructions.sparse import nibbles_of, sparse_places
 from gemmgen.emulator.instructions.tensor_memory import SharedOperand, failing
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.operation import Operation
@@ -30,6 +34,10 @@ from gemmgen.emulator.transfers import AsyncAccess
 
 _ROW_BYTES = 32
 _ROW_WORDS = _ROW_BYTES // 4
+_DEEPEST_SELECTED = 16
+"""Depth of a dense instruction up to which the metadata of a sparse one lie in a single column, which a selector names."""
+_SPARSE_ROWS_AT_ONCE = 32
+_METADATA_COLUMNS = 2
 _FLOATS8 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 
 
@@ -80,10 +88,12 @@ class Form:
     saturates: bool
     scale_ids: tuple[int, int]
     scale_type: str
+    selector: int
+    """The column of the metadata of a sparse A that an instruction takes."""
 
 
-def decode(bits: int, kind: Kind, pair: bool, stationary: bool = False) -> tuple[Form, str | None]:
-    """An instruction descriptor, and the reason that it has no meaning, if it has none. ``stationary``: of ``.ws``."""
+def decode(bits: int, kind: Kind, pair: bool, stationary: bool = False, sparse: bool = False) -> tuple[Form, str | None]:
+    """An instruction descriptor, and the reason that it has no meaning, if it has none: of ``.ws`` (``stationary``), of ``.sp``."""
     a, b = kind.factors.get(bits >> 7 & 7), kind.factors.get(bits >> 10 & 7)
     sums = "f32" if kind.scaled else kind.sums.get(bits >> 4 & 3)
     n, m = (bits >> 17 & 0x3F) << 3, (bits >> 24 & 0x1F) << 4
@@ -92,18 +102,25 @@ def decode(bits: int, kind: Kind, pair: bool, stationary: bool = False) -> tuple
     else:
         ids, scale_type = (0, 0), ""
     negated = (bits >> 13 & 1) != (bits >> 14 & 1)
-    form = Form(
-        m, n, a or "", b or "", sums or "", negated, (bool(bits >> 15 & 1), bool(bits >> 16 & 1)), bool(bits >> 3 & 1), ids, scale_type
-    )
-    return form, _problem(bits, form, kind, pair, stationary)
+    majors = bool(bits >> 15 & 1), bool(bits >> 16 & 1)
+    form = Form(m, n, a or "", b or "", sums or "", negated, majors, bool(bits >> 3 & 1), ids, scale_type, bits & 3)
+    return form, _problem(bits, form, kind, pair, stationary) or _sparsity_problem(bits, form, kind, sparse)
+
+
+def _sparsity_problem(bits: int, form: Form, kind: Kind, sparse: bool) -> str | None:
+    if bool(bits >> 2 & 1) != sparse:
+        of_bit, of_name = ("dense", "sparse") if sparse else ("sparse", "dense")
+        return f"its bit 2 says that A is {of_bit}, the instruction that it is {of_name}"
+    choices = 2 if sparse and kind.depth <= _DEEPEST_SELECTED else 1
+    if form.selector >= choices:
+        return f"the sparsity selector is {form.selector}; it must be below {choices} for this kind"
+    return None
 
 
 def _problem(bits: int, form: Form, kind: Kind, pair: bool, stationary: bool) -> str | None:
     if not form.a or not form.b or not form.sums or (form.sums == "f16" and "bf16" in (form.a, form.b)):
         return "it has no types of this kind"
     integers = form.sums == "s32"
-    if bits >> 2 & 1:
-        return "sparse products are not implemented"
     if (form.saturates and not integers) or (integers and bits >> 13 & 3):
         return "saturation is for integers, negation for the others"
     if any(form.major) and (kind.depth == 64 or (form.major[0] and form.a in _NARROW_BITS) or (form.major[1] and form.b in _NARROW_BITS)):
@@ -137,15 +154,16 @@ class _Product:
         self.inst, self.binder = inst, binder
         self.memory = binder.engines.tensor_memory
         name = inst.first_of(tuple(_KINDS))
-        if name is None or inst.has("sp"):
-            what = "tcgen05.mma.sp, whose metadata lie in tensor memory," if inst.has("sp") else "this kind of tcgen05.mma"
-            raise UnknownInstruction(f"{what} is not implemented", instruction=inst)
-        self.kind, self.pair = _KINDS[name], inst.has("cta_group::2")
+        if name is None:
+            raise UnknownInstruction("this kind of tcgen05.mma is not implemented", instruction=inst)
+        self.kind, self.pair, self.sparse = _KINDS[name], inst.has("cta_group::2"), inst.has("sp")
         self.stationary = inst.has("ws")
         if self.stationary and (self.pair or self.kind.scaled):
             raise UnknownInstruction("tcgen05.mma.ws is for single blocks, without block scales", instruction=inst)
         self.scales = self._scale_vector(name)
-        d, a, b, form, *rest = inst.operands
+        d, a, b, *rest = inst.operands
+        self.metadata = self._metadata(rest.pop(0)) if self.sparse else None
+        form = rest.pop(0)
         self.d = binder.addresses(inst, d)[1]
         self.a_in_memory = isinstance(a, Address)
         self.a_address = binder.addresses(inst, a)[1] if self.a_in_memory else None
@@ -172,7 +190,7 @@ class _Product:
     def _decode(self, bits: int) -> tuple[Form, str | None]:
         """An instruction descriptor, and the reason that it has no meaning; most instructions have one and the same."""
         if bits not in self._forms:
-            self._forms[bits] = decode(bits, self.kind, self.pair, self.stationary)
+            self._forms[bits] = decode(bits, self.kind, self.pair, self.stationary, self.sparse)
         return self._forms[bits]
 
     def _scale_vector(self, name: str) -> int:
@@ -191,6 +209,11 @@ class _Product:
         if not self.inst.has("block_scale") or found not in self.kind.scale_vectors:
             raise UnknownInstruction(f"{name} takes .block_scale with a number of scales that goes with it", instruction=self.inst)
         return found
+
+    def _metadata(self, operand: Operand) -> Source:
+        if not isinstance(operand, Address):
+            raise UnknownInstruction("tcgen05.mma.sp names metadata in tensor memory behind B", instruction=self.inst)
+        return self.binder.addresses(self.inst, operand)[1]
 
     def _predicate(self, operand: Operand) -> tuple[Source, bool]:
         negated = isinstance(operand, Negated)
@@ -218,7 +241,7 @@ class _Product:
         if problem is not None:
             self._fail(f"the instruction descriptor 0x{bits:08x}: {problem}", lane)
         has_residues = {form.a, form.b} <= _WITH_RESIDUES and not (self.kind.scaled and form.negated)
-        self.binder.require_real(inst, form.sums == "f16" or bool(self.shift) or not has_residues)
+        self.binder.require_real(inst, form.sums == "f16" or bool(self.shift) or self.sparse or not has_residues)
         predicate, negated = self.accumulates
         accumulates = bool(value_at(predicate, who)[0]) != negated
         layout = _sums_of(form, len(places), self.stationary)
@@ -244,9 +267,13 @@ class _Product:
         load_b = self._from_shared(lane, places, form.n // len(places), 1, form, begun)
         scale_cells = self._scale_cells(lane, places, form, who)
         reads += [cells for side in scale_cells for cells in side]
+        metadata_cells = self._metadata_cells(lane, places, layout, who)
+        reads += metadata_cells
         mask = self._output_mask(who, len(places))
         self._check_scales(form, lane)
-        for name, operand in (("A", a_cells), *zip(("the scales of A", "the scales of B"), scale_cells, strict=False)):
+        operands = ("A", a_cells), ("the metadata of A", metadata_cells)
+        of_scales = zip(("the scales of A", "the scales of B"), scale_cells, strict=False)
+        for name, operand in (*operands, *of_scales):
             if met := next((cells for cells in operand if any(cells.meets(other) for other in writes)), None):
                 self._fail(f"{name} in tensor memory ({met}) overlaps the sums that the product writes", lane)
 
@@ -257,8 +284,11 @@ class _Product:
                 sums = layout.gather([self.memory.data[cells.index] for cells in writes])
             else:
                 sums = np.zeros((form.m, form.n), np.uint32)
+            chosen = [self._chosen(cells, layout, form, who) for cells in metadata_cells]
             if scale_cells:
-                results = self._scaled_step(form, load_a(), load_b(), sums, scale_cells, who)
+                results = self._scaled_step(form, load_a(), load_b(), sums, scale_cells, who, chosen)
+            elif chosen:
+                results = self._sparse_step(form, load_a(), load_b(), sums, [], np.concatenate(chosen, axis=1))
             else:
                 results = self._step(form, load_a(), load_b(), sums, [])
             for cells, values, lanes in zip(writes, layout.scatter(results), mask, strict=True):
@@ -290,11 +320,12 @@ class _Product:
         """Reads an operand, a part of its rows from each block, when the product happens: [rows of all, depth]."""
         operand, element, transposed = self.operands[which], (form.a, form.b)[which], form.major[which]
         assert operand is not None
+        deep = 2 if self.sparse and which == 1 else 1
         if transposed:
             size = _ELEMENT_BYTES.get(element, 1)
-            operand_chunks = operand.chunks(lane, self.kind.depth, -(-rows * size // CHUNK), k_major=False)
+            operand_chunks = operand.chunks(lane, self.kind.depth * deep, -(-rows * size // CHUNK), k_major=False)
         else:
-            operand_chunks = operand.chunks(lane, rows, _ROW_BYTES // CHUNK, k_major=True)
+            operand_chunks = operand.chunks(lane, rows, _ROW_BYTES * deep // CHUNK, k_major=True)
         chunks = []
         for place in places:
             access, found = operand.begin(lane, place, operand_chunks)
@@ -329,6 +360,10 @@ class _Product:
             data = np.ascontiguousarray(words).view(np.uint8)
             if self.kind.depth == 64:
                 return self._elements(data.reshape(len(data), -1, CHUNK), form.a)
+            if form.a in _NARROW_BITS:
+                # In a byte of tensor memory, a float of 4 bits has two unused bits on either side, one of 6 bits has them above.
+                narrow: np.ndarray = data >> 2 & 15 if form.a == "e2m1" else data & 63
+                return narrow
             return data.view(_DTYPES.get(form.a, np.uint8))
 
         return load
@@ -365,10 +400,62 @@ class _Product:
         words = self.memory.data[cells.index][:QUARTER].T.reshape(-1)[:rows]
         return np.ascontiguousarray(words).view(np.uint8).reshape(rows, 4)[:, number : number + self.scales]
 
+    # -- metadata of a sparse A ----------------------------------------------------------------------------------
+
+    def _metadata_cells(self, lane: int, places: Sequence[int], layout: _Sums, who: Lanes) -> list[Cells]:
+        if self.metadata is None:
+            return []
+        address = int(self.metadata(who)[0])
+        if address & 1:
+            self._fail(f"the metadata of A begin in column {address & 0xFFFF}, which must be even", lane)
+        lanes = LANES if layout.stationary else layout.extent[0]
+        return [self._cells(lane, place, address, (lanes, _METADATA_COLUMNS), layout.bases) for place in places]
+
+    def _chosen(self, cells: Cells, layout: _Sums, form: Form, who: Lanes) -> np.ndarray:
+        """Values of k of each element that a block's rows of A hold, [copies, rows, elements]."""
+        halves = self.kind.depth <= _DEEPEST_SELECTED
+        columns = (form.selector,) if halves else range(_METADATA_COLUMNS)
+        copies = layout.bands if layout.stationary else 1
+        used = np.zeros((cells.lanes[1] - cells.lanes[0], _METADATA_COLUMNS), np.bool_)
+        lanes = [layout.a_rows + len(layout.a_rows) * copy for copy in range(copies)]
+        for rows in lanes:
+            used[np.ix_(rows, columns)] = True
+        self.memory.check_written(self.inst, who, cells, used)
+        words = self.memory.data[cells.index]
+        nibbles = np.stack([nibbles_of(words[np.ix_(rows, columns)], halves) for rows in lanes])
+        found, wrong = sparse_places(nibbles, self.kind.depth)
+        if wrong is not None:
+            self._fail(f"the metadata of row {wrong[1]} of A have the nibble 0b{wrong[0]:04b}, which has no meaning", int(who[0]))
+        return found
+
+    def _sparse_step(
+        self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, scales: list[np.ndarray], chosen: np.ndarray
+    ) -> np.ndarray:
+        """Products that A leaves out take no part, so each row of A is multiplied by the values of B that it selects. ``chosen``: of each
+        copy of the metadata, which belong to equal parts of the columns."""
+        result = np.empty((form.m, form.n), np.uint32)[: len(a)]
+        width = form.n // len(chosen)
+        for part, places in enumerate(chosen):
+            columns = slice(part * width, (part + 1) * width)
+            for first in range(0, len(a), _SPARSE_ROWS_AT_ONCE):
+                rows = slice(first, first + _SPARSE_ROWS_AT_ONCE)
+                right = b[columns][:, places[rows]].transpose(1, 0, 2)
+                of_rows = [scales[0][rows, None], np.broadcast_to(scales[1], (len(right), *scales[1].shape))] if scales else []
+                before = np.ascontiguousarray(sums[rows, None, columns])
+                result[rows, columns] = self._step(form, a[rows, None], np.ascontiguousarray(right), before, of_rows)[:, 0]
+        return result
+
     # -- arithmetic ----------------------------------------------------------------------------------------------
 
     def _scaled_step(
-        self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, cells: Sequence[Sequence[Cells]], who: Lanes
+        self,
+        form: Form,
+        a: np.ndarray,
+        b: np.ndarray,
+        sums: np.ndarray,
+        cells: Sequence[Sequence[Cells]],
+        who: Lanes,
+        chosen: Sequence[np.ndarray],
     ) -> np.ndarray:
         """Each block multiplies its rows of A by all of B, with the scales of both that it has."""
         rows, results = form.m // len(cells[0]), []
@@ -378,7 +465,10 @@ class _Product:
                 self._load_scales(part, count, byte, who)
                 for part, count, byte in zip((of_a, of_b), (rows, form.n), form.scale_ids, strict=True)
             ]
-            results.append(self._step(form, a[own], b, sums[own], scales))
+            if chosen:
+                results.append(self._sparse_step(form, a[own], b, sums[own], scales, chosen[number]))
+            else:
+                results.append(self._step(form, a[own], b, sums[own], scales))
         return np.concatenate(results)
 
     def _step(self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, scales: list[np.ndarray]) -> np.ndarray:
@@ -415,7 +505,7 @@ class _Sums:
     """Place of D, as a matrix of all rows and columns, in the cells of each block."""
 
     def __init__(self, form: Form, blocks: int, stationary: bool) -> None:
-        self.form, self.blocks = form, blocks
+        self.form, self.blocks, self.stationary = form, blocks, stationary
         rows = form.m // self.blocks
         self.bands = LANES // rows if self.blocks == 2 or stationary else 1
         """Parts of the columns of D, one below the other: two in lanes 0 to 63 and 64 to 127, or four."""

@@ -15,6 +15,7 @@ from gemmgen.emulator.ptx.syntax import (
     Location,
     Module,
     Operand,
+    Pair,
     Symbol,
     Variable,
 )
@@ -377,6 +378,8 @@ class _Parser:
             while tokens.accept(","):
                 operands.append(parse_operand(tokens, self.scopes))
         tokens.expect(";")
+        if opcode == "tcgen05" and modifiers[:2] == ["ld", "red"] and len(operands) > 2:
+            operands[:2] = [Pair(operands[0], operands[1])]  # two destinations, which this instruction writes as two operands
         text = " ".join(tokens.text[start : tokens.positions[tokens.index - 1] + 1].split())
         return Instruction(
             opcode,
