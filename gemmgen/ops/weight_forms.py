@@ -13,7 +13,7 @@ from typing import Literal
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.gemm.narrow_weights.warpgroups import GROUPS_AHEAD
+from gemmgen.kernels.gemm.narrow_weights.warpgroups import groups_ahead, rows_at_a_time
 from gemmgen.kernels.gemm.packed_weights import PANEL
 from gemmgen.kernels.gemm.wgmma.cost import usable
 
@@ -78,6 +78,8 @@ class Form:
     blocks_per_sm: int = 1
     persistent: int = 0
     """Blocks that take tiles in turn; 0: one for each tile."""
+    cluster: int = 1
+    """Blocks side by side that copy parts of their rows of A to one another."""
 
 
 def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
@@ -93,9 +95,10 @@ def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator
 
 def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
     """Forms of warpgroups, for one tile of up to 64 rows."""
-    for (columns, warp), slices, blocks, stages in combinations(((64, 16), (128, 16), (256, 32)), (1, 2, 4), (1, 2), (3, 4, 6)):
-        form = Form("warpgroups", (rows, columns, STEP_K), (rows, warp), stages, 1, slices, blocks)
-        if shared_bytes(form, numbers) <= room(architecture, blocks) and columns * blocks <= 256:
+    for columns, slices, blocks, stages in combinations((64, 128, 192, 256), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6)):
+        form = Form("warpgroups", (rows, columns, STEP_K), (rows, 16), stages, 1, slices, blocks)
+        fits = columns // 16 % slices == 0 and (blocks == 1 or columns <= 128)
+        if fits and shared_bytes(form, numbers) <= room(architecture, blocks):
             yield form
 
 
@@ -112,9 +115,9 @@ def shared_bytes(form: Form, numbers: Numbers) -> int:
     if form.method == "streams":
         ring = columns // PANEL * form.k_warps * form.stages * stage_bytes(numbers)
         return ring + 2 * rows * (2 * depth + 16) + sums + BARRIER_BYTES
-    ahead = GROUPS_AHEAD * columns * 2 * numbers.numbers if numbers.group else 0
+    ahead = max(2 * numbers.groups, groups_ahead(rows)) * columns * 2 * numbers.numbers if numbers.group else 0
     stage = rows * STEP_K * 2 + columns * STEP_K * numbers.bits // 8
-    return form.stages * stage + (sums or 32 * (columns + 8) * 4) + ahead + BARRIER_BYTES
+    return form.stages * stage + (sums or rows_at_a_time(rows) * (columns + columns // form.warp[1]) * 4) + ahead + BARRIER_BYTES
 
 
 def stage_bytes(numbers: Numbers) -> int:

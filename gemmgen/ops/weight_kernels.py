@@ -23,12 +23,8 @@ from gemmgen.toolchain.compilation import compile_plan
 
 STREAMED_ROWS = 16
 """Rows up to which warps stream weights."""
-TILE_OVERHEAD = 72
-"""Time of a tile of many rows that does not depend on their number, in rows: 4096 x 14336 x 4096 takes 868 us by tiles of 128 rows on an
-H200, 807 by tiles of 176."""
-WORTH_IT = 0.97
-"""Part of the time by tiles of 128 rows from which others are taken: 1024 x 14336 x 4096 takes 214 us by tiles of 128 rows, and 231 by
-tiles of 160, which are a hundredth better by this count."""
+TILE_OVERHEAD = 40
+"""Time of a tile of many rows that does not depend on their number, in rows."""
 FORMS = 4096
 """Products whose forms are remembered: the model takes some milliseconds for each."""
 KERNELS = 512
@@ -76,11 +72,14 @@ def _tiles(product: Product, numbers: Numbers, architecture: Architecture) -> Fo
 
 
 def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
-    """Tiles of 128 columns on blocks that take them in turn; where there are few tiles, blocks of a cluster divide k."""
+    """Tiles of 128 columns, whose rows two blocks share, on blocks that take them in turn; where there are few tiles, blocks of a cluster
+    divide k."""
     rows = _rows_of_tile(product, numbers, sms)
     tiles = ceil_div(product.rows, rows) * ceil_div(product.n, 128)
     slices = next((count for count in (1, 2, 4) if tiles * count >= 0.9 * sms or product.k < 1024 * count), 4)
-    form = Form("warpgroups", (rows, 128, STEP_K), (rows, 16), 8, slices=slices, persistent=sms if slices == 1 else 0)
+    form = Form("warpgroups", (rows, 128, STEP_K), (rows, 16), 8, slices=slices)
+    if slices == 1:
+        form = replace(form, persistent=sms, cluster=2 if ceil_div(product.n, 128) % 2 == 0 else 1)
     while shared_bytes(form, numbers) > room(architecture, 1):
         form = replace(form, stages=form.stages - 1)
     return form
@@ -88,13 +87,12 @@ def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, s
 
 def _rows_of_tile(product: Product, numbers: Numbers, sms: int) -> int:
     """Rows of a tile of 128 columns: the more, the less each row costs, but for those of tiles in a last round that fills few SMs."""
-    choices = (128, 64, 96, 144, 160, 176)
+    choices = (256, 192, 176, 160, 128, 96, 64)
 
     def clocks(rows: int) -> int:
         return ceil_div(ceil_div(product.rows, rows) * ceil_div(product.n, 128), sms) * (rows + TILE_OVERHEAD)
 
-    best = min(choices, key=clocks)
-    return best if clocks(best) < WORTH_IT * clocks(choices[0]) else choices[0]
+    return min(choices, key=clocks)
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,8 @@ def spec_of(call: Call) -> GemmSpec:
     loop: dict[str, Any] = {"strategy": "narrow_weights", "method": form.method, "stages": form.stages, "k_warps": form.k_warps}
     loop |= {"tile": {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}}
     loop |= {"bits": numbers.bits, "group": numbers.group or "column", "zeros": numbers.zeros}
-    loop |= {"min_blocks_per_sm": form.blocks_per_sm, "persistent_blocks": form.persistent}
+    loop |= {"min_blocks_per_sm": form.blocks_per_sm, "persistent_blocks": form.persistent, "cluster": {"n": form.cluster}}
+    loop |= {"scaled": "weights" if form.method == "warpgroups" and numbers.group else "sums"}
     divisions: dict[int, dict[str, Any]] = {0: {"scheme": "split_k_parallel", "slices": "launch"}, 1: {"scheme": "data_parallel"}}
     return GemmSpec.model_validate(
         {

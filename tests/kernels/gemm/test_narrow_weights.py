@@ -67,6 +67,8 @@ WARPGROUPS: dict[str, Any] = {
 }
 ALONE = {"decomposition": {"scheme": "data_parallel"}}
 SIXTEEN = {"threadblock": {"m": 16, "n": 128, "k": 128}, "warp": {"m": 16, "n": 16}}
+WIDE = {"threadblock": {"m": 8, "n": 256, "k": 128}, "warp": {"m": 8, "n": 16}}
+THREE = {"threadblock": {"m": 8, "n": 192, "k": 128}, "warp": {"m": 8, "n": 16}}
 
 
 def changed(spec: dict[str, Any], loop: dict[str, Any], **others: Any) -> dict[str, Any]:
@@ -174,8 +176,10 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
             multiple_of={"k": 64},
         ),
         changed(WARPGROUPS, {"scaled": "weights", "bits": 8}, storage={"a": "f16", "b": "u8", "c": "f32"}),
+        changed(WARPGROUPS, {"tile": THREE, "bits": 8}, decomposition={"scheme": "split_k_cluster", "slices": 3}),
+        changed(WARPGROUPS, {"scaled": "weights", "tile": WIDE, "persistent_blocks": 2}, **ALONE),
     ],
-    ids=["slices", "pairs-of-blocks", "exact-by-pairs-of-blocks", "bytes", "bytes-of-f16"],
+    ids=["slices", "pairs-of-blocks", "exact-by-pairs-of-blocks", "bytes", "bytes-of-f16", "three-groups", "four-groups"],
 )
 def test_weights_scaled_and_rounded_give_the_reference(spec: dict[str, Any]) -> None:
     """Weights are rounded to the type of A as the reference rounds them; blocks side by side copy rows of A to one another."""

@@ -26,6 +26,7 @@ BOX_ELEMENTS = 64
 WARP_COLUMNS = 16
 """Columns of an instruction's result that a warp has."""
 MAX_ROWS = 256
+MAX_COLUMNS = 256
 GROUPS_AHEAD = 8
 """Groups along k whose scales and zero points are copied ahead."""
 MANY_ROWS = 176
@@ -34,10 +35,21 @@ at a time, to save shared memory."""
 NUMBER_BYTES = 2
 """Bytes of a scale or a zero point."""
 BARRIER_BYTES = 8
-REGISTERS = {1: (24, 240), 2: (24, 104)}
-"""Registers of a thread of the producer, and of one of two groups of consumers, by the blocks of an SM."""
+MAX_CONSUMERS = 4
+REGISTERS = {(2, 1): (24, 240), (2, 2): (24, 104), (3, 1): (24, 160), (4, 1): (24, 112)}
+"""Registers of a thread of the producer, and of one of the consumers, by the groups of consumers and the blocks of an SM."""
 OTHER_REGISTERS = 40
 """Registers of a thread beside sums and fragments; an estimate."""
+
+
+def rows_at_a_time(tile_m: int) -> int:
+    """Rows of a tile whose sums a group of warps passes through shared memory at a time."""
+    return gcd(tile_m, 16 if tile_m > MANY_ROWS else 32)
+
+
+def groups_ahead(tile_m: int) -> int:
+    """Groups along k whose scales and zero points are copied ahead, for tiles of so many rows."""
+    return GROUPS_AHEAD // 2 if tile_m > MANY_ROWS else GROUPS_AHEAD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +96,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def registers(self) -> tuple[int, int] | None:
         """Registers of a thread of the producer and of a consumer, where they are redistributed."""
-        return REGISTERS[self.min_blocks_per_sm] if self.consumers > 1 else None
+        return REGISTERS.get((self.consumers, self.min_blocks_per_sm))
 
     @property
     def instruction_k(self) -> int:
@@ -143,7 +155,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def sums_rows(self) -> int:
         """Rows whose sums a group of warps passes through shared memory at a time."""
-        return gcd(self.tile_m, 16 if self.tile_m > MANY_ROWS else 32)
+        return rows_at_a_time(self.tile_m)
 
     @property
     def stages_bytes(self) -> int:
@@ -164,8 +176,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def ahead(self) -> int:
         """Steps whose scales and zero points are in shared memory, or on their way there: a step takes less time than a copy."""
-        groups = GROUPS_AHEAD // 2 if self.tile_m > MANY_ROWS else GROUPS_AHEAD
-        return max(2, groups * self.group // TILE_K)
+        return max(2, groups_ahead(self.tile_m) * self.group // TILE_K)
 
     @property
     def numbers_offset(self) -> int:
@@ -277,12 +288,14 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
         got = f"{warp.m} of {block.m} rows, {block.k} of k"
         need = f"a multiple of 8 rows up to {MAX_ROWS}, the same for warps, and {TILE_K} of k for warpgroups"
         yield Reason("tile", "mainloop.tile", got, need)
-    if warp.n not in (WARP_COLUMNS, 2 * WARP_COLUMNS) or block.n % (4 * warp.n) or block.n > 8 * warp.n:
-        need = f"{WARP_COLUMNS} or {2 * WARP_COLUMNS} columns for each warp of one or two warpgroups"
+    consumers = block.n // (4 * warp.n)
+    if warp.n not in (WARP_COLUMNS, 2 * WARP_COLUMNS) or block.n % (4 * warp.n) or consumers > MAX_CONSUMERS or block.n > MAX_COLUMNS:
+        need = f"{WARP_COLUMNS} or {2 * WARP_COLUMNS} columns for each warp of one to {MAX_CONSUMERS} warpgroups, {MAX_COLUMNS} at most"
         yield Reason("warp_tile", "mainloop.tile.warp", f"{warp.n} of {block.n} columns", need)
-    if mainloop.k_warps > 1 or mainloop.min_blocks_per_sm > 2:
+    if mainloop.k_warps > 1 or mainloop.min_blocks_per_sm > (2 if consumers <= 2 else 1):
         got = f"{mainloop.k_warps} and {mainloop.min_blocks_per_sm}"
-        yield Reason("k_warps", "mainloop.k_warps", got, "k_warps of 1 and min_blocks_per_sm up to 2 for warpgroups")
+        need = "k_warps of 1 and min_blocks_per_sm up to 2, or 1 from 3 groups on, for warpgroups"
+        yield Reason("k_warps", "mainloop.k_warps", got, need)
     if mainloop.persistent_blocks and spec.decomposition.scheme != "data_parallel":
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with clusters that divide k")
