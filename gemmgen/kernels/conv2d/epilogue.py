@@ -16,7 +16,6 @@ from gemmgen.kernels.epilogue.steps import (
     OutputSpace,
     Step,
     Store,
-    convert,
     extremum_text,
     number_argument,
     plan_steps,
@@ -167,29 +166,6 @@ class ElementRead:
         """True if the results of a pixel read the same number."""
         return self.access.operand.per == "row"
 
-    def index(self, row: str) -> str:
-        """Where a result finds its number, by its channel, the number of its pixel, ``row``, and its place in y."""
-        return "0" if self.single else "channel" if self.per_channel else row if self.per_row else "at"
-
-    def from_lane(self, channel: str, offset: str) -> str:
-        """The pointer to the first element that a lane reads, from a channel and an offset in y on; for pixels, to the first of all."""
-        return self.name if self.single or self.per_row else f"{self.name} + {channel if self.per_channel else offset}"
-
-    @property
-    def pointer(self) -> str:
-        """The declaration of a pointer to the first element that a lane reads."""
-        return f"const {ELEMENTS[self.access.stored].c_type}* {self.name}"
-
-    def element(self, quads_apart: int, plane: str) -> str:
-        """The expression of the i-th channel of a lane; 0 where there is no such result. ``plane``: how far apart in y groups of
-        four channels lie, if not as channels do."""
-        at = "i" if quads_apart == 4 else f"i / 4 * {quads_apart} + i % 4"
-        if plane and not self.per_channel:
-            at = f"i / 4 * {plane} + i % 4"
-        at = "0" if self.single else ROW if self.per_row else at
-        value = convert(f"{self.name}[{at}]", self.access.stored, "f32")
-        return f"exists ? {value} : 0.0f"
-
 
 @dataclass(frozen=True)
 class ElementStore:
@@ -213,16 +189,6 @@ class ElementStore:
     def per_element(self) -> bool:
         """True if it lies like y."""
         return self.store.output.reduce is None or self.store.is_term
-
-    @property
-    def pointer(self) -> str:
-        """The declaration of a pointer to it."""
-        argument = self.store.argument
-        return f"{ELEMENTS[argument.type].c_type}* {self.name}"
-
-    def from_lane(self, channel: str, offset: str) -> str:
-        """The pointer to the first element that a lane writes, from a channel and an offset in y on."""
-        return f"{self.passed} + {channel if self.per_channel else offset}" if self.per_channel or self.per_element else self.passed
 
 
 def element_stores(steps: tuple[Step, ...], spec: Conv2dSpec) -> tuple[ElementStore, ...]:

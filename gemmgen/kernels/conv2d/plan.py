@@ -21,7 +21,6 @@ from gemmgen.kernels.epilogue.sums import stores_of
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
-from gemmgen.kernels.source import times
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 OTHER_REGISTERS = 28
@@ -143,11 +142,6 @@ class Conv2dPlan(FinishingPlan):
     def planar(self) -> bool:
         """True if a lane's groups of four channels lie in separate planes."""
         return bool(self.output.layout == "nchw4")
-
-    @property
-    def plane(self) -> str:
-        """Elements of y from a lane's group of four channels to the next, in planes; empty if groups lie in no planes."""
-        return f"plane{times(self.output_lane.quad_step)}" if self.planar else ""
 
     @property
     def paired(self) -> bool:

@@ -23,7 +23,6 @@ from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.epilogue.sums import SummingPlan, Terms
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import Argument, ScalarArgument
-from gemmgen.kernels.source import parameter
 
 CONSTANT_NAMES = {
     "c": "kInputChannels",
@@ -138,6 +137,16 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
         return self.arrays_read + sum(store.per_element for store in self.stores)
 
     @property
+    def stores_elements(self) -> bool:
+        """True if an array that lies like y is written beside it."""
+        return any(store.per_element for store in self.stores)
+
+    @property
+    def stores_channels(self) -> bool:
+        """True if an array with a number for each channel is written beside y."""
+        return any(store.per_channel for store in self.stores)
+
+    @property
     def needs_place(self) -> bool:
         """True if finishing a result takes its place in y."""
         return bool(self.arrays_like_output or self.stores or self.needs_row)
@@ -152,20 +161,6 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
     def needs_row(self) -> bool:
         """True if finishing a result takes the number of its pixel."""
         return ROW in self.coordinates or any(read.per_row for read in self.reads)
-
-    def row_at(self, at: str) -> str:
-        """The number of the pixel that an element of y belongs to, from its place, as a CUDA expression."""
-        k = self.v["k"]
-        at = at if " " not in at else f"({at})"
-        if self.output.layout == "nhwc":
-            return f"static_cast<int>({at} / {k})"
-        width = 32 if self.output.layout == "nchw32" else 4
-        return f"static_cast<int>({at} / (static_cast<long long>({k}) * (p * q)) * (p * q) + {at} / {width} % (p * q))"
-
-    def placed_arguments(self, at: str, column: str) -> str:
-        """Arguments for the coordinates, with commas before them: of the element at a place of y, of a channel."""
-        texts = {ROW: ROW if at == ROW else self.row_at(at), COLUMN: column}
-        return "".join(f", {texts[name]}" for name in self.coordinates)
 
     @property
     def reads_channels(self) -> bool:
@@ -202,50 +197,3 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
         """Bounds of a result of 8 bits before it is rounded."""
         low, high = ELEMENTS[self.output.type].limits
         return self.saturation or (float(low), float(high))
-
-    @property
-    def finish_parameters(self) -> str:
-        """Parameters of the function that turns a sum into a result."""
-        found = [f"{self.accumulator} sum"]
-        found += [f"{self.number} shift"] if self.shifted else []
-        found += [f"{self.number} residual"] if self.spec.residual else []
-        if self.exact:
-            return ", ".join(found)
-        found += [f"float {read.access.text}" for read in self.reads]
-        found += [f"float {name}" for name in self.factors]
-        found += map(parameter, self.step_numbers)
-        return ", ".join([*found, *(f"int {name}" for name in self.coordinates), *self.store_parameters])
-
-    @property
-    def store_parameters(self) -> list[str]:
-        """Parameters by which the function writes further outputs."""
-        if not self.stores:
-            return []
-        found = ["bool exists"] + (["long long at"] if any(store.per_element for store in self.stores) else [])
-        found += ["int channel"] if any(store.per_channel for store in self.stores) else []
-        return [*found, *(store.pointer for store in self.stores)]
-
-    def written_arguments(self, exists: str, at: str, channel: str, names: bool = False) -> str:
-        """Arguments for these parameters, with commas before them. ``names``: the pointers are variables that are named like them."""
-        if not self.stores:
-            return ""
-        found = [exists] + ([at] if any(store.per_element for store in self.stores) else [])
-        found += [channel] if any(store.per_channel for store in self.stores) else []
-        return "".join(f", {one}" for one in (*found, *(store.name if names else store.passed for store in self.stores)))
-
-    @property
-    def stored_terms(self) -> str:
-        """Pointers and numbers that finishing a lane's channels takes: parameters of the function, behind ``exists``."""
-        found = [read.pointer for read in self.reads]
-        found += [parameter(self.sequence.argument(name)) for name in self.factors]
-        found += [store.pointer for store in self.stores]
-        found += ([f"int {ROW}"] if self.needs_row else []) + (["int lane_channel"] if COLUMN in self.coordinates else [])
-        return "".join(f", {one}" for one in (*found, *map(parameter, self.step_numbers)))
-
-    def passed_terms(self, channel: str, offset: str) -> str:
-        """The arguments for ``stored_terms``, of the results from a channel and an offset on."""
-        found = [read.from_lane(channel, offset) for read in self.reads]
-        found += [name + (" * kUnit" if self.unit else "") for name in self.factors]
-        found += [store.from_lane(channel, offset) for store in self.stores]
-        found += ([self.row_at(offset)] if self.needs_row else []) + ([channel] if COLUMN in self.coordinates else [])
-        return "".join(f", {one}" for one in (*found, *(number.name for number in self.step_numbers)))

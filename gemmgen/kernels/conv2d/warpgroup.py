@@ -10,7 +10,6 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.results import FinishingPlan
-from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, WARPGROUP, WarpgroupLoop
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
@@ -36,15 +35,6 @@ class PixelLoop(WarpgroupLoop):
     division: Literal["channels", "pixels"] = "channels"
     pair: bool = False
     """True if two blocks multiply together, with other channels and the same pixels (``tcgen05``)."""
-
-    @property
-    def group_constants(self) -> tuple[tuple[str, int, str], ...]:
-        """Name, value and meaning of the constants that separate the tiles of groups in shared memory, if there are several groups."""
-        if self.consumers == 1:
-            return ()
-        if self.division == "pixels":
-            return (("kGroupBytes", self.tile_bytes_b, "of a group's pixels of a tile of x"),)
-        return (("kGroupBytes", self.group_bytes_a, "of a group's channels of a tile of the filter"),)
 
     @property
     def blocks_m(self) -> int:
@@ -109,6 +99,11 @@ class StagedOutput:
         return self.row_channels * self.element_bytes
 
     @property
+    def rows_alike(self) -> int:
+        """Rows that fill all banks together, and are permuted alike."""
+        return SWIZZLE_BYTES // self.row_bytes
+
+    @property
     def row_vectors(self) -> int:
         """Vectors of 16 bytes in a row."""
         return self.row_bytes // 16
@@ -167,6 +162,11 @@ class WarpgroupPlan(FinishingPlan):
     """True if the zero point's contribution depends on the filter taps that lie within the image."""
 
     @property
+    def blocks_of_a_map(self) -> int:
+        """Blocks of 32 channels that a tensor map of x has at most."""
+        return BLOCKS_OF_A_MAP
+
+    @property
     def pixel_box(self) -> str:
         """Ending of the name of the function that copies pixels of x."""
         if self.spec.input.layout == "nchw32":
@@ -179,34 +179,6 @@ class WarpgroupPlan(FinishingPlan):
         if self.staged is None:
             return "elements"
         return "bytes" if self.staged.element_bytes == 1 else "halves"
-
-    @property
-    def staged_constants(self) -> tuple[tuple[str, object, str], ...]:
-        """Names, values and meanings of the numbers by which results find their place in shared memory."""
-        if self.staged is None:
-            return ()
-        alike = ("kRowsAlike", SWIZZLE_BYTES // self.staged.row_bytes, "that fill all banks together, and are permuted alike")
-        staged, bytes_of_parts = self.staged, ("kPartBytes", self.staged.row_part_bytes, "of all pixels' rows with some of the channels")
-        return (
-            ("kBlockBytes", staged.block_bytes, "of the channels of one instruction, of all pixels"),
-            ("kVectorBytes", 16, ""),
-            ("kRowVectors", staged.row_vectors, "of a pixel"),
-            ("kRowBytes", "kRowVectors * kVectorBytes", ""),
-            *((alike,) if staged.element_bytes == 1 or not self.boxes else ()),
-            *((bytes_of_parts,) if staged.rows > 1 or not self.boxes else ()),
-            *((("kVectorChannels", staged.vector_channels, ""),) if not self.boxes else ()),
-        )
-
-    @property
-    def layout_constants(self) -> tuple[tuple[str, object, str], ...]:
-        """Names, values and meanings of the numbers by which copies of blocks of channels in NCHW32 count; none for NHWC."""
-        if self.spec.input.layout != "nchw32":
-            return ()
-        return (
-            ("kLayoutChannels", CHANNELS, "that lie side by side in NCHW32"),
-            ("kLayoutBytes", self.loop.b.span_bytes, "of them, of all pixels of the tile"),
-            *((("kMapBlocks", BLOCKS_OF_A_MAP, "blocks of so many channels that a tensor map of x has"),) if self.pixel_maps > 1 else ()),
-        )
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
