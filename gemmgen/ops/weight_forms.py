@@ -46,11 +46,20 @@ class Numbers:
     """The format of a weight."""
 
     kind: str
-    """Type of scales and activations."""
+    """Type of scales, and of activations of 16 bits."""
     bits: int
     group: int
     """Values of k that share a scale; 0: all of k."""
     zeros: bool
+    activations: str = ""
+    """Type of activations, where it is not that of scales."""
+    floats: bool = False
+    """True if codes are floats of 4 bits."""
+
+    @property
+    def by_bytes(self) -> bool:
+        """True beside activations of 8 bits."""
+        return self.activations not in ("", self.kind)
 
     @property
     def groups(self) -> int:

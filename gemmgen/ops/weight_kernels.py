@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import ceil_div
@@ -39,7 +39,7 @@ class Product:
     n: int
     k: int
     aligned_a: int
-    """Elements, up to 8, that rows of activations are aligned to."""
+    """Elements, up to 16 bytes, that rows of activations are aligned to."""
     aligned_c: int
     """Elements, up to 2, that rows of the result are aligned to."""
 
@@ -47,6 +47,8 @@ class Product:
 @lru_cache(maxsize=FORMS)
 def form_of(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
     """The form for a product, the fastest of those that were tried on an H200."""
+    if numbers.by_bytes:
+        return _byte_tiles(product, numbers, architecture)
     pairs = product.aligned_c > 1 and product.n % 2 == 0
     found: Form | None = None
     if pairs and product.rows <= STREAMED_ROWS and product.k % product.aligned_a == 0:
@@ -69,6 +71,15 @@ def _tiles(product: Product, numbers: Numbers, architecture: Architecture) -> Fo
     blocks = 1 if few or room(architecture, 2) < 2 * stage else 2
     stages = min(4 if few and numbers.bits == 4 else 3, room(architecture, blocks) // stage)
     return Form("tiles", (64, columns, 128), (64, 32), stages, slices=0 if few else 1, blocks_per_sm=blocks)
+
+
+def _byte_tiles(product: Product, numbers: Numbers, architecture: Architecture) -> Form:
+    """Tiles beside activations of 8 bits, whose stages have half of the bytes."""
+    if product.rows <= FEW_ROWS:
+        rows = 16 if product.rows <= 16 else 32 if product.rows <= 32 else 64
+        return Form("tiles", (rows, 128, 128), (rows, 32), 4, slices=0)
+    stage = 128 * STEP_K + 128 * STEP_K // 2
+    return Form("tiles", (128, 128, STEP_K), (64, 32), min(4, room(architecture, 1) // stage))
 
 
 def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
@@ -108,6 +119,8 @@ class Call:
     bias: bool
     activation: Operations | None
     architecture: Architecture
+    scaled: Literal["row", "memory"] | None = None
+    """Elements of the result that share a scale of activations."""
 
 
 def call_of(
@@ -118,6 +131,7 @@ def call_of(
     bias: bool = False,
     activation: Operations | None = None,
     architecture: Architecture | None = None,
+    scaled: Literal["row", "memory"] | None = None,
 ) -> Call:
     """The kernel for a product on a device.
 
@@ -135,6 +149,8 @@ def call_of(
         As for ``ops.matmul``.
     architecture
         An older architecture than the device's, whose features alone are used.
+    scaled
+        Elements of the result that share a scale of activations.
 
     Returns
     -------
@@ -149,32 +165,37 @@ def call_of(
     architecture = architecture or device.architecture
     if not architecture.supports("cp_async"):
         raise LaunchError(f"matmul: a Weight needs an architecture from sm_80 on, this is {architecture.name}")
+    if numbers.activations in ("e4m3", "e5m2") and not architecture.supports("fp8_mma"):
+        raise LaunchError(f"matmul: activations of 8-bit floats need an architecture from sm_89 on, this is {architecture.name}")
     form = form_of(product, numbers, architecture, device.sm_count)
     multiple = math.lcm(numbers.group or 1, product.aligned_a if form.method == "streams" else 1)
-    return Call(form, numbers, product.aligned_a, product.aligned_c, multiple, result, bias, activation, architecture)
+    return Call(form, numbers, product.aligned_a, product.aligned_c, multiple, result, bias, activation, architecture, scaled)
 
 
 def spec_of(call: Call) -> GemmSpec:
     """The checked spec of a kernel. Where its architecture allows it, it comes early and copies weights before it waits for earlier work.
     Raises ``LaunchError`` for an activation that is not known."""
     form, numbers = call.form, call.numbers
-    epilogue = [{"op": "bias", "per": "column"}] if call.bias else []
+    epilogue = [] if call.scaled is None else [{"op": "factor", "per": call.scaled}]
+    epilogue += [{"op": "bias", "per": "column"}] if call.bias else []
     epilogue += [step.model_dump(mode="json") for step in activations("matmul", call.activation, ACTIVATIONS)]
+    oldest = "sm_89" if numbers.activations in ("e4m3", "e5m2") else "sm_80"
     early = call.architecture.supports("programmatic_launch")
     loop: dict[str, Any] = {"strategy": "narrow_weights", "method": form.method, "stages": form.stages, "k_warps": form.k_warps}
     loop |= {"tile": {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}}
     loop |= {"bits": numbers.bits, "group": numbers.group or "column", "zeros": numbers.zeros}
     loop |= {"min_blocks_per_sm": form.blocks_per_sm, "persistent_blocks": form.persistent, "cluster": {"n": form.cluster}}
     loop |= {"scaled": "weights" if form.method == "warpgroups" and numbers.group else "sums"}
+    loop |= {"codes": "e2m1" if numbers.floats else "integers", "scale_type": numbers.kind if numbers.by_bytes else None}
     divisions: dict[int, dict[str, Any]] = {0: {"scheme": "split_k_parallel", "slices": "launch"}, 1: {"scheme": "data_parallel"}}
     return GemmSpec.model_validate(
         {
             "kind": "gemm",
             "label": "weights",
-            "architecture": "sm_90a" if form.method == "warpgroups" else "sm_90" if early else "sm_80",
+            "architecture": "sm_90a" if form.method == "warpgroups" else "sm_90" if early else oldest,
             "alpha": "one",
             "beta": "zero",
-            "storage": {"a": numbers.kind, "b": "u8", "c": call.result},
+            "storage": {"a": numbers.activations or numbers.kind, "b": "u8", "c": call.result},
             "alignment": {"a": call.aligned_a, "c": call.aligned_c},
             "multiple_of": {"k": call.multiple_of_k},
             "mainloop": loop,

@@ -1,9 +1,10 @@
-"""Weights of 4 and 8 bits, packed once for products with activations of 16 bits."""
+"""Weights of 4 and 8 bits, packed once for products with activations of 16 or 8 bits."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.elements import to_elements, to_numbers
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     Codes = npt.NDArray[np.int64]
 
 Format = Literal["plain", "gptq", "gptq_v2", "awq", "compressed-tensors"]
+Activations = Literal["int8", "float8_e4m3fn", "float8_e5m2"]
+BYTES = {"int8": "s8", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+"""Types of activations of 8 bits by name."""
 FORMATS = ("plain", "gptq", "gptq_v2", "awq", "compressed-tensors")
 GROUPS = (32, 64, 128)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -33,7 +37,8 @@ WORD_BITS = 32
 
 
 class Weight:
-    """A right factor (k, n) of 4 or 8 bits for ``ops.matmul(a, weight)`` with float16 or bfloat16 activations.
+    """A right factor (k, n) of 4 or 8 bits for ``ops.matmul(a, weight)`` with float16 or bfloat16 activations, or of 4 bits with
+    activations of 8 bits.
 
     A weight is scale (code - zero). Its codes are packed once, on the host, in the order in which kernels read them; later changes
     to the arrays have no effect. Every product sums up integers and scales the sums of each group in float32. Arrays are NumPy's or
@@ -45,7 +50,8 @@ class Weight:
         Codes. ``plain``: (k, n), one an element, unsigned, or signed, which need no zeros. ``gptq``, ``gptq_v2``: int32 words along k.
         ``awq``: int32 words along n, in its order. ``compressed-tensors``: int32 words (n, k) along k.
     scales
-        (groups, n) or (n,), or (n, groups) for ``compressed-tensors``: float16 or bfloat16, the activations' type.
+        (groups, n) or (n,), or (n, groups) for ``compressed-tensors``: float16 or bfloat16, the activations' type. Beside activations of
+        8 bits float32 as well.
     zeros
         Zero points. ``plain``: (groups, n), integers from 0 to 2^bits, or from -2^(bits - 1) on for signed codes. ``gptq``: words along
         n, less one; ``gptq_v2``, ``awq`` and ``compressed-tensors``: words along n, as they are.
@@ -53,6 +59,10 @@ class Weight:
         ``plain``, ``gptq``, ``gptq_v2``, ``awq`` or ``compressed-tensors``.
     bits
         4 or 8.
+    activations
+        ``int8``, ``float8_e4m3fn`` or ``float8_e5m2``: the activations' type, for weights of 4 bits. None: the type of ``scales``.
+    codes
+        ``integers``, or ``e2m1`` for codes that are floats of 4 bits, beside activations of 8-bit floats and without zero points.
     perm
         The column of the activations that each row of ``q`` belongs to, for rows that were sorted by group.
     g_idx
@@ -72,6 +82,8 @@ class Weight:
         *,
         format: Format = "plain",
         bits: int = 4,
+        activations: Activations | None = None,
+        codes: Literal["integers", "e2m1"] = "integers",
         perm: Array | None = None,
         g_idx: Array | None = None,
     ) -> None:
@@ -79,28 +91,38 @@ class Weight:
             raise LaunchError(f"Weight: format is {format!r}, need one of {', '.join(FORMATS)}")
         if bits not in (4, 8):
             raise LaunchError(f"Weight: bits is {bits!r}, need 4 or 8")
-        self.kind, numbers = _scales(scales)
-        codes, points = _read(format, _integers("q", q), None if zeros is None else _integers("zeros", zeros), bits)
+        if activations is not None and (activations not in BYTES or bits != 4):
+            raise LaunchError(f"Weight: activations is {activations!r} with bits {bits}, need {', '.join(BYTES)} with 4, or None")
+        if codes not in ("integers", "e2m1") or (codes == "e2m1" and (zeros is not None or activations in (None, "int8"))):
+            need = "integers, or e2m1 without zeros and with activations float8_e4m3fn or float8_e5m2"
+            raise LaunchError(f"Weight: codes is {codes!r} with activations {activations}, need {need}")
+        self.kind, numbers = _scales(scales, activations is not None)
+        self.type = self.kind if activations is None else BYTES[activations]
+        floats = codes == "e2m1"
+        unpacked, points = _read(format, _integers("q", q), None if zeros is None else _integers("zeros", zeros), bits)
         numbers = numbers.T if format == "compressed-tensors" else numbers
         numbers = numbers[None] if numbers.ndim == 1 else numbers
-        self.shape: tuple[int, int] = codes.shape
+        self.shape: tuple[int, int] = unpacked.shape
         self.bits = bits
-        self.group = _group(codes.shape, numbers.shape)
-        order = _order(perm, g_idx, codes.shape[0], self.group)
+        self.group = _group(unpacked.shape, numbers.shape)
+        order = _order(perm, g_idx, unpacked.shape[0], self.group)
         if g_idx is not None and order is not None:
-            codes = codes[order]
+            unpacked = unpacked[order]
         if points is not None and points.shape != numbers.shape:
             raise LaunchError(f"Weight: zeros are for {points.shape} groups and columns, need those of scales, {numbers.shape}")
-        if codes.size and (codes.min() < 0 or codes.max() >= 2**bits):
-            raise LaunchError(f"Weight: q has codes from {codes.min()} to {codes.max()}, need {bits} bits")
+        if unpacked.size and (unpacked.min() < 0 or unpacked.max() >= 2**bits):
+            raise LaunchError(f"Weight: q has codes from {unpacked.min()} to {unpacked.max()}, need {bits} bits")
         if points is not None and points.size and (points.min() < 0 or points.max() > 2**bits):
             raise LaunchError(f"Weight: zeros are from {points.min()} to {points.max()}, need 0 to {2**bits}")
         self.has_zeros = points is not None
-        self._arrays = {"B": moved(pack(codes, bits), "u32", q), "scales": moved(to_elements(self.kind, numbers), self.kind, q)}
+        self._arrays = {
+            "B": moved(pack(unpacked, bits, "pairs" if activations is None else "quads"), "u32", q),
+            "scales": moved(to_elements(self.kind, numbers), self.kind, q),
+        }
         if points is not None:
             self._arrays["zeros"] = moved(to_elements(self.kind, points.astype("float32")), self.kind, q)
         self._order = None if order is None else moved(order, "s64", q)
-        self._numbers = Numbers(self.kind, bits, self.group, self.has_zeros)
+        self._numbers = Numbers(self.kind, bits, self.group, self.has_zeros, self.type, floats)
 
     def multiply(
         self,
@@ -110,16 +132,19 @@ class Weight:
         bias: Array | float | None = None,
         activation: Operations | None = None,
         output: str | None = None,
+        scale_a: Array | None = None,
         stream: Stream | None = None,
     ) -> ArrayT:
-        """``activation(a @ weight + bias)``, as ``ops.matmul`` computes it.
+        """``activation(scale_a a @ weight + bias)``, as ``ops.matmul`` computes it.
 
         Parameters
         ----------
         a
-            Activations (rows, k), of the scales' type.
+            Activations (rows, k), of the scales' type or of the type ``activations``.
+        scale_a
+            Beside activations of 8 bits, float32 of (rows, 1), a scale for each row, or of one element.
         out, bias, activation, output, stream
-            As for ``ops.matmul``.
+            As for ``ops.matmul``; a new result has the scales' type.
 
         Returns
         -------
@@ -131,10 +156,10 @@ class Weight:
         LaunchError
             If the arguments are invalid or do not fit each other.
         """
-        result: ArrayT = self._multiplied(a, out, bias, activation, output, stream)
+        result: ArrayT = self._multiplied(a, out, bias, activation, output, scale_a, stream)
         return result
 
-    def _multiplied(self, a: Any, out: Any, bias: Any, activation: Any, output: str | None, stream: Any) -> Any:
+    def _multiplied(self, a: Any, out: Any, bias: Any, activation: Any, output: str | None, scale_a: Any, stream: Any) -> Any:
         k, n = self.shape
         if getattr(a, "ndim", 0) != 2 or a.shape[1] != k:
             raise LaunchError(
@@ -144,11 +169,13 @@ class Weight:
             a = a.index_select(1, self._order) if is_torch(a) else a.take(self._order, 1)
         view = view_of(a, "a", None)
         layout = layout_of(view)
-        if layout.type != self.kind:
-            raise LaunchError(f"matmul: a has elements {layout.type}, need the type of the Weight's scales, {self.kind}")
-        if not is_stored(layout, True) or alignment_elements(8, layout, True) < 2:
+        if layout.type != self.type:
+            need = f"the type of the Weight's scales, {self.kind}" if self.type == self.kind else f"the Weight's activations, {self.type}"
+            raise LaunchError(f"matmul: a has elements {layout.type}, need {need}")
+        widest = 16 // layout.element_bytes
+        if not is_stored(layout, True) or alignment_elements(widest, layout, True) * layout.element_bytes < 4:
             raise LaunchError(f"matmul: a has strides {layout.strides}, need rows side by side that begin at multiples of 4 bytes")
-        kinds = {None: layout.type, "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+        kinds = {None: self.kind, "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
         if output not in kinds:
             raise LaunchError(f"matmul: output is {output!r}, need float32, float16 or bfloat16 beside a Weight")
         c = new_array(a, (a.shape[0], n), kinds[output]) if out is None else out
@@ -157,16 +184,29 @@ class Weight:
             raise LaunchError(f"matmul: out has shape {result.shape} and strides {result.strides}, need {(a.shape[0], n)} in rows")
         if bias is not None and tuple(bias.shape) != (n,):
             raise LaunchError(f"matmul: bias has shape {tuple(bias.shape)}, need {(n,)} beside a Weight")
+        per = self._scale_place(scale_a, a.shape[0])
         if result.is_empty:
             return c
         device = host_device() if isinstance(view.device, str) else gpu_device(view.device[1])
-        aligned = alignment_elements(8, layout, True), alignment_elements(2, result, True)
+        aligned = alignment_elements(widest, layout, True), alignment_elements(2, result, True)
         product = Product(a.shape[0], n, k, *aligned)
-        plan, kernel = kernel_of(call_of(product, self._numbers, device, result.type, bias is not None, activation))
+        plan, kernel = kernel_of(call_of(product, self._numbers, device, result.type, bias is not None, activation, scaled=per))
         arrays = {"A": a, "C": c, **self._arrays, **({} if bias is None else {"bias": bias})}
+        arrays |= {} if per is None else {"factor": scale_a.reshape(-1) if per == "row" else scale_a}
         slices = {"slices": slices_of(plan, product, device)} if plan.cut_at_launch else {}
         kernel(**arrays, **slices, stream=stream)
         return c
+
+    def _scale_place(self, scale_a: Any, rows: int) -> Literal["row", "memory"] | None:
+        """The elements of the result that share a scale of activations; None: there are none."""
+        if scale_a is None:
+            return None
+        if self.type == self.kind:
+            raise LaunchError(f"matmul: a Weight for activations of {self.kind} goes without scale_a")
+        layout = layout_of(view_of(scale_a, "scale_a", None))
+        if layout.type != "f32" or (prod(layout.shape) != 1 and layout.shape != (rows, 1)):
+            raise LaunchError(f"matmul: scale_a is {layout.type} of shape {layout.shape}, need float32 of ({rows}, 1) or of one element")
+        return "memory" if prod(layout.shape) == 1 else "row"
 
 
 def _integers(name: str, array: Any) -> Codes:
@@ -179,19 +219,21 @@ def _integers(name: str, array: Any) -> Codes:
     return host
 
 
-def _scales(scales: Any) -> tuple[str, Any]:
-    """The type of scales, and their numbers on the host."""
+def _scales(scales: Any, wide: bool) -> tuple[str, Any]:
+    """The type of scales, and their numbers on the host; ``wide``: float32 is allowed."""
     import numpy as np
 
+    halves, wider = {"float16": "f16", "bfloat16": "bf16"}, {"float32": "f32"} if wide else {}
     if is_torch(scales):
         word = str(scales.dtype).removeprefix("torch.")
-        kind, numbers = {"float16": "f16", "bfloat16": "bf16"}.get(word, ""), scales.detach().float().cpu().numpy()
+        kind, numbers = (halves | wider).get(word, ""), scales.detach().float().cpu().numpy()
     else:
         host = np.asarray(scales)
-        word, kind = host.dtype.name, {"float16": "f16", "uint16": "bf16", "bfloat16": "bf16"}.get(host.dtype.name, "")
+        word, kind = host.dtype.name, (halves | wider | {"uint16": "bf16"}).get(host.dtype.name, "")
         numbers = to_numbers(kind, host.view(np.uint16)) if kind == "bf16" else host.astype(np.float32)
     if not kind or numbers.ndim not in (1, 2):
-        raise LaunchError(f"Weight: scales have elements {word} and {numbers.ndim} axes, need float16 or bfloat16 and (groups, n) or (n,)")
+        need = f"{'float32, ' if wide else ''}float16 or bfloat16 and (groups, n) or (n,)"
+        raise LaunchError(f"Weight: scales have elements {word} and {numbers.ndim} axes, need {need}")
     return kind, numbers
 
 
@@ -282,6 +324,7 @@ def moved(host: Any, kind: str, like: Any) -> Any:
         "u32": (np.int32, torch.uint32),
         "bf16": (np.int16, torch.bfloat16),
         "f16": (np.float16, torch.float16),
+        "f32": (np.float32, torch.float32),
         "u16": (np.int16, torch.uint16),
         "s8": (np.int8, torch.int8),
         "e4m3": (np.int8, torch.float8_e4m3fn),

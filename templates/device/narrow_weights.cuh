@@ -97,3 +97,35 @@ __device__ __forceinline__ unsigned scale_bf16(unsigned pair, unsigned scales)
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(scales));
     return result;
 }
+
+// Beside activations of 8 bits: the offset for a zero point, 0 to 16, four times.
+__device__ __forceinline__ unsigned zero_offset_bytes(float zero)
+{
+    return static_cast<unsigned>(__float2int_rn(zero)) * 0x01010101u;
+}
+
+// Four neighbours along k of eight weights of 4 bits, less their zero point, as signed bytes: kPart h of a word. The
+// highest bit of a byte keeps the difference from its neighbour, and becomes its sign.
+template <int kPart>
+__device__ __forceinline__ unsigned nibbles_to_s8(unsigned word, unsigned offset)
+{
+    return ((word >> 4 * kPart & 0x0f0f0f0fu | 0x80808080u) - offset) ^ 0x80808080u;
+}
+
+// The same as e4m3: the bits of an integer up to 16, with a sign in front, are 2^-9 times it.
+template <int kPart>
+__device__ __forceinline__ unsigned nibbles_to_e4m3(unsigned word, unsigned offset)
+{
+    const unsigned integers = nibbles_to_s8<kPart>(word, offset);
+    const unsigned signs = integers & 0x80808080u;
+    const unsigned ones = signs >> 7;  // of negative bytes
+    return (integers ^ (signs - ones)) + ones;  // the magnitude of a byte; its highest bit stays
+}
+
+// Four neighbours along k of eight floats of 4 bits, e2m1, as e4m3: 2^-6 times them.
+template <int kPart>
+__device__ __forceinline__ unsigned nibbles_e2m1_to_e4m3(unsigned word)
+{
+    const unsigned codes = word >> 4 * kPart & 0x0f0f0f0fu;
+    return (codes & 0x08080808u) << 4 | (codes & 0x07070707u) << 2;
+}

@@ -65,6 +65,8 @@ def activations(k: int, rows: int = 3) -> Array:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("shape", [(1, 1), (32, 32), (33, 70), (130, 31)], ids=str)
 def test_packing_keeps_every_code(bits: int, shape: tuple[int, int]) -> None:
+    quads = RNG.integers(0, 16, shape)
+    np.testing.assert_array_equal(unpack(pack(quads, 4, "quads"), 4, *shape, "quads"), quads)
     codes = RNG.integers(0, 2**bits, shape)
     words = pack(codes, bits)
     np.testing.assert_array_equal(unpack(words, bits, *shape), codes)
@@ -126,6 +128,45 @@ def test_an_infinite_scale_reaches_its_group_alone() -> None:
     assert np.isposinf(got[:, 3]).all() and np.isfinite(np.delete(got, 3, 1)).all()
 
 
+@pytest.mark.parametrize("rows", [3, 40, 70])
+@pytest.mark.parametrize(("groups", "scales_type"), [(2, np.float16), (1, np.float32)], ids=["groups", "columns"])
+def test_int8_activations_have_scales_of_rows(rows: int, groups: int, scales_type: Any) -> None:
+    """W4A8: every integer of 8 bits beside every code; scales of rows, or one for all."""
+    codes, points, scales, weights = case(k=256, groups=groups)
+    weight = ops.Weight(codes.astype(np.uint8), scales.astype(scales_type), points, activations="int8")
+    a = RNG.integers(-128, 128, (rows, 256)).astype(np.int8)
+    of_rows = RNG.choice([0.5, 1.0, 2.0], (rows, 1)).astype(np.float32)
+    product = a.astype(np.float64) @ weights
+    bias = RNG.integers(-9, 10, 40).astype(np.float32)
+    got = ops.matmul(a, weight, scale_a=of_rows, bias=bias, output="float32", activation="relu")
+    np.testing.assert_array_equal(got, np.maximum(of_rows * product + bias, 0).astype(np.float32))
+    got = ops.matmul(a, weight, scale_a=np.array([2.0], np.float32), output="float32")
+    np.testing.assert_array_equal(got, (2.0 * product).astype(np.float32))
+    assert ops.matmul(a, weight).dtype == scales_type
+
+
+@pytest.mark.parametrize("codes_are", ["integers", "e2m1"])
+def test_8_bit_floats_beside_weights_of_4_bits(codes_are: Any) -> None:
+    """Sums of products of few bits are exact, also on tensor cores that keep 14 bits of them."""
+    kind = pytest.importorskip("ml_dtypes").float8_e4m3fn
+    codes, points, scales, weights = case(zeros=codes_are == "integers")
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    if codes_are == "e2m1":
+        weights = np.concatenate([values, -values])[codes] * np.repeat(scales, 64, 0).astype(np.float64)
+    a = RNG.integers(-2, 3, (5, 128)).astype(kind)
+    z = points if codes_are == "integers" else None
+    weight = ops.Weight(codes.astype(np.uint8), scales, z, activations="float8_e4m3fn", codes=codes_are)
+    got = ops.matmul(a, weight, output="float32")
+    np.testing.assert_array_equal(got, (a.astype(np.float64) @ weights).astype(np.float32))
+
+
+def test_checkpoints_serve_int8_activations_too() -> None:
+    codes, points, scales, weights = case()
+    a = RNG.integers(-128, 128, (4, 128)).astype(np.int8)
+    weight = ops.Weight(packed_along(codes, 4, 0), scales, packed_along(points - 1, 4, 1), format="gptq", activations="int8")
+    np.testing.assert_array_equal(ops.matmul(a, weight, output="float32"), (a.astype(np.float64) @ weights).astype(np.float32))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -138,6 +179,10 @@ def test_an_infinite_scale_reaches_its_group_alone() -> None:
         ({"zeros": np.full((2, 40), 17, np.uint8)}, "zeros are from 17 to 17, need 0 to 16"),
         ({"q": np.full((128, 40), 16, np.uint8)}, "q has codes from 16 to 16, need 4 bits"),
         ({"q": np.ones((128, 40), np.float32)}, "q has elements float32"),
+        ({"activations": "int4"}, "activations is 'int4' with bits 4"),
+        ({"activations": "int8", "bits": 8}, "activations is 'int8' with bits 8, need"),
+        ({"codes": "e2m1"}, "need integers, or e2m1 without zeros"),
+        ({"codes": "e2m1", "activations": "int8", "zeros": None}, "need integers, or e2m1 without zeros"),
         ({"format": "awq"}, "need int32 for format awq"),
         ({"perm": np.zeros(128, np.int64)}, "perm is no permutation of 128 columns"),
         ({"g_idx": np.zeros(128, np.int64)}, "g_idx has no groups of 64 rows each"),
@@ -158,8 +203,15 @@ def test_activations_that_do_not_go_with_a_weight_are_refused() -> None:
         ops.matmul(activations(64), weight)
     with pytest.raises(LaunchError, match="need the type of the Weight's scales, f16"):
         ops.matmul(activations(128).astype(np.float32), weight)
-    with pytest.raises(LaunchError, match="goes with out, bias, activation, output and stream alone"):
+    with pytest.raises(LaunchError, match="goes with an array scale_a, out, bias, activation, output and stream alone"):
         ops.matmul(activations(128), weight, alpha=2.0)
+    with pytest.raises(LaunchError, match="a Weight for activations of f16 goes without scale_a"):
+        ops.matmul(activations(128), weight, scale_a=np.ones((3, 1), np.float32))
+    bytes_weight = ops.Weight(codes.astype(np.uint8), scales, points, activations="int8")
+    with pytest.raises(LaunchError, match="a has elements f16, need the Weight's activations, s8"):
+        ops.matmul(activations(128), bytes_weight)
+    with pytest.raises(LaunchError, match=r"scale_a is f32 of shape \(2, 1\), need float32 of \(3, 1\) or of one element"):
+        ops.matmul(activations(128).astype(np.int8), bytes_weight, scale_a=np.ones((2, 1), np.float32))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from gemmgen.kernels.gemm import scaling
 from gemmgen.kernels.gemm.fitting import VARIES, divides_by_size
 from gemmgen.kernels.gemm.grouping import Grouping
 from gemmgen.kernels.gemm.numeric_class import numeric_class
-from gemmgen.kernels.gemm.packed_weights import Weights
+from gemmgen.kernels.gemm.packed_weights import BYTES, HALF_TYPES, Weights
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.reasons import DOUBLE_STRATEGIES, DUAL_STRATEGIES
 from gemmgen.kernels.gemm.request import (
@@ -34,6 +34,7 @@ from gemmgen.kernels.gemm.request import (
 from gemmgen.kernels.gemm.sequence import MAX_SLICES
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, WgmmaMainloop
 from gemmgen.kernels.gemm.strategies import part_for
+from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, NoClass, replaced, say_once
 
@@ -187,7 +188,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             precision = PRECISIONS[option]
         elif (packed := _WEIGHTS.fullmatch(option)) is not None:
             say_once(said, "weights", option)
-            weights = Weights(4 if packed[1] == "4" else 8, _GROUPS[packed[2] or "column"], packed[3] is not None)
+            weights = Weights(4 if packed[2] == "4" else 8, _GROUPS[packed[3] or "column"], packed[4] is not None, packed[1] is not None)
         elif (scaled := _BLOCK_SCALES.fullmatch(option)) is not None:
             say_once(said, f"scales of {scaled[1]}", option)
             blocks[scaled[1]] = scaled
@@ -231,10 +232,10 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     c = layout(m, n, "n", types[2])
     residual = c if any(step.op == "residual" for step in epilogue) else None
     a, b = layout(m, k, letters[0], types[0]), layout(k, n, letters[1], types[1], batch or groups)
-    if weights is not None and (a.type not in ("f16", "bf16") or len(c.shape) > 2 or groups is not None or keeps or blocks or residual):
-        raise SpecError(
-            f"a GEMM problem's option {weights.word} is for float16 or bfloat16, without a batch, groups, planes, residual or scales"
-        )
+    if weights is not None:
+        _check_weights(weights, a.type, c.type)
+        if len(c.shape) > 2 or groups is not None or keeps or blocks or residual:
+            raise SpecError(f"a GEMM problem's option {weights.word} goes without a batch, groups, planes, residual or block scales")
     if "gate" in said and (weights is not None or keeps or blocks or {"alpha", "beta"} & said.keys()):
         raise SpecError(f"a GEMM problem's option {said['gate']} goes without packed weights, planes, block scales, alpha and beta")
     if rows_of_groups and groups is None:
@@ -271,8 +272,20 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     )
 
 
-_WEIGHTS = re.compile(r"w([48])(?:g(32|64|128))?(z)?")
-"""A problem's word for packed weights: bits, values of k of a group, and ``z`` with zero points."""
+def _check_weights(weights: Weights, activations: str, result: str) -> None:
+    """Packed weights beside activations, and results, that they are not multiplied with."""
+    if weights.floats and (weights.bits != 4 or weights.zeros):
+        raise SpecError(f"a GEMM problem's option {weights.word} is no format: floats have 4 bits, and no zero points")
+    beside = BYTE_FLOATS if weights.floats else (*HALF_TYPES, *BYTES) if weights.bits == 4 else HALF_TYPES
+    if activations not in beside:
+        raise SpecError(f"a GEMM problem's option {weights.word} is for {', '.join(beside)}; this problem's activations are {activations}")
+    if result not in (*HALF_TYPES, "f32"):
+        need = f"a result of f32, f16 or bf16 (such as {activations}_{activations}_bf16)"
+        raise SpecError(f"a GEMM problem's option {weights.word} needs {need}; this problem's is {result}")
+
+
+_WEIGHTS = re.compile(r"(e2m1)?w([48])(?:g(32|64|128))?(z)?")
+"""A problem's word for packed weights: bits, values of k of a group, and ``z`` with zero points; ``e2m1`` for floats."""
 _GROUPS: dict[str, Literal[32, 64, 128, "column"]] = {"32": 32, "64": 64, "128": 128, "column": "column"}
 _BLOCK_SCALES = re.compile(r"scales_([ab])=(1|128)x(16|32|64|128)(_ue8m0|_e4m3)?(_mn)?")
 """A problem's word for block scales: lines and values of k of a block, the type of scales if it is not float32, and ``mn`` where scales of

@@ -97,7 +97,7 @@ def cases(plan: GemmPlan) -> list[Case]:
     for data in ("integers", second):
         cases.append(case_of("padded leading dimensions", padded, scalars[data], data))
         cases.append(case_of("least aligned pointers", uneven, scalars[data], data, offsets=offsets))
-    if not integral:
+    if not integral or plan.factor_scales:
         cases.append(case_of("not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     if plan.least_depth:
         few = packed(plan, promised(plan, sizes["too few steps for planes"]), batch=3)
@@ -325,7 +325,7 @@ def _narrow_weights(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...
     if name == "B":
         return rng.integers(0, 2**32, shape)
     if name == "scales":
-        return _scales("f32", case, shape, rng)
+        return _scales("f32", replace(case, data="reals") if case.data == "extremes" else case, shape, rng)
     largest = 2**plan.weight_bits
     return rng.choice([0, 1, largest // 2, largest - 1, largest], shape).astype(np.float64)
 

@@ -4,6 +4,9 @@ A *panel* is 32 columns of B. A *unit* is the part of a panel that a warp loads 
 8 bits. Word j of a lane belongs to columns 8 j to 8 j + 7 of the panel, of which the lane has column lane / 4. ``mma.m16n8k16`` wants four
 values of k of a lane, 2 (lane mod 4) + {0, 1, 8, 9}. Bytes lie in that order. Nibbles lie so that a mask of 0x000f000f leaves two that are
 neighbours along k: nibble 2 s + r + 4 e holds k = 16 s + 8 r + 2 (lane mod 4) + e.
+
+Beside activations of 8 bits, ``mma.m16n8k32`` wants eight values of k of a lane, 4 (lane mod 4) + {0, 1, 2, 3, 16, 17, 18, 19}: nibble
+h + 2 e holds k = 16 h + 4 (lane mod 4) + e, so that a mask of 0x0f0f0f0f leaves four neighbours. These are *quads*, the others *pairs*.
 """
 
 from __future__ import annotations
@@ -19,9 +22,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+HALF_TYPES = ("f16", "bf16")
+"""Types of activations of 16 bits."""
+BYTES = ("s8", "e4m3", "e5m2")
+"""Types of activations of 8 bits."""
 PANEL = 32
 """Columns of a panel."""
 LANES = 32
+Neighbours = Literal["pairs", "quads"]
 LANE_WORDS = 4
 UNIT_WORDS = LANES * LANE_WORDS
 UNIT_BYTES = 4 * UNIT_WORDS
@@ -36,11 +44,15 @@ class Weights:
     """Values of k that share a scale."""
     zeros: bool
     """True if each group of a column has a zero point."""
+    floats: bool = False
+    """True if codes are floats of 4 bits."""
 
     @property
     def word(self) -> str:
         """Its word in the text of a problem."""
-        return f"w{self.bits}{'' if self.group == 'column' else f'g{self.group}'}{'z' if self.zeros else ''}"
+        return (
+            f"{'e2m1w' if self.floats else 'w'}{self.bits}{'' if self.group == 'column' else f'g{self.group}'}{'z' if self.zeros else ''}"
+        )
 
 
 def unit_depth(bits: int) -> int:
@@ -53,7 +65,7 @@ def packed_shape(k: int, n: int, bits: int) -> tuple[int, int, int]:
     return ceil_div(n, PANEL), ceil_div(k, unit_depth(bits)), UNIT_WORDS
 
 
-def pack(codes: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint32]:
+def pack(codes: npt.NDArray[Any], bits: int, neighbours: Neighbours = "pairs") -> npt.NDArray[np.uint32]:
     """Codes (k, n) of 0 to 2^bits - 1 as packed weights; padding is 0."""
     import numpy as np
 
@@ -61,6 +73,12 @@ def pack(codes: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint32]:
     panels, units, _ = packed_shape(k, n, bits)
     full = np.zeros((units * unit_depth(bits), panels * PANEL), np.uint32)
     full[:k, :n] = codes
+    if neighbours == "quads":
+        # Axes: unit, h, lane mod 4, e along k; panel, j, lane / 4 along n.
+        quads = full.reshape(units, 2, 4, 4, panels, LANE_WORDS, 8)
+        h, e = np.ogrid[:2, :4]
+        moved = (quads << (4 * (h + 2 * e)).astype(np.uint32)[None, :, None, :, None, None, None]).sum(axis=(1, 3), dtype=np.uint32)
+        return np.ascontiguousarray(moved.transpose(2, 0, 4, 1, 3)).reshape(panels, units, UNIT_WORDS)
     # Axes: unit, s, r, lane mod 4, e along k; panel, j, lane / 4 along n.
     parts = full.reshape(units, unit_depth(bits) // 16, 2, 4, 2, panels, LANE_WORDS, 8)
     s, r, e = np.ogrid[: parts.shape[1], :2, :2]
@@ -70,12 +88,16 @@ def pack(codes: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint32]:
     return np.ascontiguousarray(words.transpose(2, 0, 4, 1, 3)).reshape(panels, units, UNIT_WORDS)
 
 
-def unpack(words: npt.NDArray[Any], bits: int, k: int, n: int) -> npt.NDArray[np.uint32]:
+def unpack(words: npt.NDArray[Any], bits: int, k: int, n: int, neighbours: Neighbours = "pairs") -> npt.NDArray[np.uint32]:
     """The inverse of ``pack``."""
     import numpy as np
 
     panels, units, _ = words.shape
     parts = words.reshape(panels, units, 8, 4, LANE_WORDS).transpose(1, 3, 0, 4, 2)
+    if neighbours == "quads":
+        h, e = np.ogrid[:2, :4]
+        quads = parts[:, None, :, None] >> (4 * (h + 2 * e)).astype(np.uint32)[None, :, None, :, None, None, None] & np.uint32(15)
+        return np.ascontiguousarray(quads).reshape(units * unit_depth(bits), panels * PANEL)[:k, :n]
     s, r, e = np.ogrid[: unit_depth(bits) // 16, :2, :2]
     shift = (4 * (2 * s + r + 4 * e) if bits == 4 else 8 * (2 * r + e) + 0 * s).astype(np.uint32)
     codes = parts[:, None, None, :, None] >> shift[None, :, :, None, :, None, None, None] & np.uint32(2**bits - 1)

@@ -313,9 +313,9 @@ class MmaSyncMainloop(SpecModel):
 
 
 class NarrowWeightsMainloop(SpecModel):
-    """Weights of 4 or 8 bits beside activations of 16, on tensor cores of sm_80 and later: B comes packed (``ops.Weight``), so that a lane
-    reads 16 bytes of it, makes fragments of them in registers, and multiplies them by those of A (``mma.sync``). A weight is
-    scale (code - zero), with codes of 0 to 2^bits - 1."""
+    """Weights of 4 or 8 bits beside activations of 16, or of 4 beside activations of 8, on tensor cores of sm_80 and later: B comes packed
+    (``ops.Weight``), so that a lane reads 16 bytes of it, makes fragments of them in registers, and multiplies them by those of A
+    (``mma.sync``). A weight is scale (code - zero), with codes of 0 to 2^bits - 1."""
 
     strategy: Literal["narrow_weights"]
     method: Annotated[Literal["tiles", "streams", "warpgroups"], LATER] = "tiles"
@@ -341,6 +341,10 @@ class NarrowWeightsMainloop(SpecModel):
     groups: each weight is scaled, and rounded to the type of A, before it is multiplied; sums stay in the tensor cores for all of k."""
     cluster: Annotated[Cluster, LATER] = Cluster()
     """With warpgroups: blocks side by side along n, which copy parts of their rows of A to one another."""
+    codes: Annotated[Literal["integers", "e2m1"], LATER] = "integers"
+    """``e2m1``: the four bits of a code are a float, and a weight is scale times that; beside activations of 8-bit floats."""
+    scale_type: Annotated[Literal["f16", "bf16", "f32"] | None, LATER] = None
+    """Type of scales and zero points. None: that of activations of 16 bits, f32 beside those of 8 bits."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
 

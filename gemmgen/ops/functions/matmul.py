@@ -73,8 +73,9 @@ def matmul(
         columns. A vector is a row.
     b
         Right factor (..., k, n), stored like ``a``, or ``Planes`` of it; a vector is a column. Or a ``Weight`` of 4 or 8 bits;
-        then ``a`` (m, k) is float16 or bfloat16, and only ``out``, ``bias``, ``activation``, ``output`` and ``stream`` may be
-        given. A ``SparseWeight`` has the same restrictions, and ``a`` has its type.
+        then ``a`` (m, k) is float16 or bfloat16, or of 8 bits beside a weight for such, and only ``out``, ``bias``, ``activation``,
+        ``output``, ``stream`` and, beside activations of 8 bits, an array ``scale_a`` may be given. A ``SparseWeight`` goes with the
+        former alone, and ``a`` has its type.
         Or a ``Constant``, a matrix that earlier work in the stream does not write, such as weights: on Hopper GPUs, the product copies its
         first tiles before it waits for that work.
     out
@@ -165,10 +166,14 @@ def matmul(
             return multiplied
         precision = "f32"
     if isinstance(b, Weight | SparseWeight):
-        beside = (residual, epilogue, operands, scale_a, scale_b, scale_out, amax)
+        scaled = scale_a is not None and isinstance(b, Weight) and not is_plain_number(scale_a)
+        beside = (residual, epilogue, operands, None if scaled else scale_a, scale_b, scale_out, amax)
         if any(one is not None for one in beside) or (alpha, beta, precision, batch_invariant, backend) != (1, 0, "f32", False, "auto"):
-            raise LaunchError(f"matmul: a {type(b).__name__} goes with out, bias, activation, output and stream alone")
+            more = "an array scale_a, " if isinstance(b, Weight) else ""
+            raise LaunchError(f"matmul: a {type(b).__name__} goes with {more}out, bias, activation, output and stream alone")
         named = None if activation is None else hashable(activation)
+        if isinstance(b, Weight):
+            return b.multiply(a, out=out, bias=bias, activation=named, output=output, scale_a=scale_a, stream=stream)
         return b.multiply(a, out=out, bias=bias, activation=named, output=output, stream=stream)
     if epilogue is not None:
         others = {"bias": bias, "residual": residual, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "amax": amax}

@@ -97,6 +97,64 @@ def test_products_are_those_of_the_reference(type: str, bits: int, group: Any) -
     assert verified(spec, ("primes", "not-a-numbers and infinities")).passed
 
 
+def beside_bytes(type: str, **changes: Any) -> dict[str, Any]:
+    """Weights of 4 bits beside activations of 8 bits."""
+    architecture = "sm_80" if type == "s8" else "sm_89"
+    return {
+        **with_loop(**changes),
+        "architecture": architecture,
+        "storage": {"a": type, "b": "u8", "c": "f32"},
+        "alignment": {"a": 4, "c": 1},
+    }
+
+
+@pytest.mark.parametrize("group", [32, "column"])
+@pytest.mark.parametrize(
+    ("type", "changes"),
+    [
+        ("s8", {}),
+        ("s8", {"zeros": False, "scale_type": "f16"}),
+        ("e4m3", {"scale_type": "bf16"}),
+        ("e4m3", {"zeros": False, "codes": "e2m1"}),
+        ("e5m2", {"zeros": False}),
+    ],
+    ids=["int8", "int8-signed", "e4m3", "e2m1", "e5m2"],
+)
+def test_activations_of_8_bits_give_the_reference(type: str, changes: dict[str, Any], group: Any) -> None:
+    """Every code, zero points at both ends, every integer of 8 bits, infinities in scales, and slices that end within k."""
+    names = ("primes", "not-a-numbers and infinities", "many steps", "k of 0")
+    spec = {**beside_bytes(type, group=group, **changes), "epilogue": [{"op": "factor", "per": "row"}]}
+    assert verified(spec, names).passed
+    assert verified({**spec, "decomposition": {"scheme": "split_k_parallel", "slices": 3}}, ("primes", "one tile")).passed
+
+
+@pytest.mark.parametrize(
+    ("type", "changes", "right", "wrong"),
+    [
+        ("s8", {}, "nibbles_to_s8<1>(word, offset)", "nibbles_to_s8<0>(word, offset)"),
+        ("s8", {}, "(sums[i][j]) - kIntegers", "(sums[i][j]) - kIntegers - 1.0f"),
+        ("s8", {"group": "column"}, "static_cast<float>(sums[i][j])", "static_cast<float>(sums[i][j] + 1)"),
+        ("e4m3", {}, "(integers ^ (signs - ones)) + ones", "integers ^ (signs - ones)"),
+        ("e4m3", {"codes": "e2m1", "zeros": False}, "(codes & 0x07070707u) << 2", "(codes & 0x03030303u) << 2"),
+    ],
+    ids=["a-nibble", "an-offset", "an-integer", "a-magnitude", "an-exponent"],
+)
+def test_mistakes_beside_bytes_are_found(type: str, changes: dict[str, Any], right: str, wrong: str) -> None:
+    assert not verified(beside_bytes(type, **changes), ("primes",), (right, wrong)).passed
+
+
+def test_integers_add_up_in_int32_to_a_last_k() -> None:
+    """All of k in one sum: 2^20 products of -128 and 16 would be 2^31."""
+    plan = gemmgen.plan(beside_bytes("s8", group="column"))
+    constraints = [one.condition for one in plan.sequence.constraints]
+    fits = [all(one.evaluate(size_of(k)) for one in constraints) for k in (2**20 - 32, 2**20)]
+    assert fits == [True, False]
+
+
+def size_of(k: int) -> dict[str, int]:
+    return {"m": 16, "n": 32, "k": k, "lda": k, "ldc": 32, "ld_scales": 32, "ld_zeros": 32}
+
+
 def test_slices_of_k_are_added_up() -> None:
     spec = {**with_loop(zeros=False), "decomposition": {"scheme": "split_k_parallel", "slices": "launch"}, "epilogue": [{"op": "silu"}]}
     assert verified(spec, ("primes", "k in 3 slices", "padded leading dimensions")).passed
@@ -218,6 +276,13 @@ def test_mistakes_are_found(right: str, wrong: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
+        (beside_bytes("s8", bits=8), "mainloop.bits"),
+        (beside_bytes("s8", codes="e2m1", zeros=False), "mainloop.codes"),
+        (beside_bytes("e4m3", codes="e2m1"), "mainloop.zeros"),
+        ({**beside_bytes("e4m3"), "architecture": "sm_80"}, "storage.a"),
+        ({**beside_bytes("s8"), "alignment": {"a": 2}}, "alignment.a"),
+        (with_loop(scale_type="f32"), "mainloop.scale_type"),
+        (changed(STREAMS, {}, storage={"a": "s8", "b": "u8", "c": "bf16"}), "mainloop.method"),
         ({**SPEC, "storage": {"a": "f32", "b": "u8", "c": "f32"}}, "storage.a"),
         ({**SPEC, "storage": {"a": "f16", "b": "s8", "c": "f32"}}, "storage.b"),
         ({**SPEC, "transpose": "tn"}, "transpose"),
@@ -261,17 +326,26 @@ def test_specs_that_cannot_work_say_why(spec: dict[str, Any], field: str) -> Non
     assert field in [reason.field for reason in error.value.reasons]
 
 
-@pytest.mark.parametrize("word", ["w4g128z", "w8", "w4g32"])
+@pytest.mark.parametrize("word", ["w4g128z", "w8", "w4g32", "s8_s8_bf16,w4g128z", "s8_s8_f32,w4", "e4m3_e4m3_f16,e2m1w4g32"])
 @pytest.mark.parametrize("rows", [1, 200])
 def test_problems_name_packed_weights(word: str, rows: int) -> None:
     """A problem's text gives the request that gives the text, and a kernel for it."""
-    text = f"gemm:{rows},4096,4096,bf16,{word}"
+    text = f"gemm:{rows},4096,4096,bf16,{word}" if "_" not in word else f"gemm:{rows},4096,4096,{word}"
+    word = word.split(",")[-1]
     assert word in read_problem(text).request.text.split(",")
     plan = gemmgen.for_problem(text, device="H200")
-    assert plan.spec.mainloop.strategy == "narrow_weights" and f"w{word[1]}" in plan.name
+    assert (
+        plan.spec.mainloop.strategy == "narrow_weights"
+        and word.rstrip("z").replace("w4", "w4col" if "g" not in word else "w4").replace("w8", "w8col") in plan.name
+    )
 
 
-@pytest.mark.parametrize("text", ["gemm:16,64,128,f32,w4", "gemm:16,64,128,bf16,w4,batch=2", "gemm:16,64,100,bf16,w4g32"])
+BESIDE_BYTES = [
+    f"gemm:16,64,128,{words}" for words in ("s8,w4", "s8_s8_bf16,w8", "s8_s8_bf16,e2m1w4", "bf16,e2m1w4", "e4m3_e4m3_bf16,e2m1w4z")
+]
+
+
+@pytest.mark.parametrize("text", ["gemm:16,64,128,f32,w4", "gemm:16,64,128,bf16,w4,batch=2", "gemm:16,64,100,bf16,w4g32", *BESIDE_BYTES])
 def test_problems_that_no_weights_serve_are_refused(text: str) -> None:
     with pytest.raises((SpecError, LaunchError)):
         gemmgen.for_problem(text, device="H200")

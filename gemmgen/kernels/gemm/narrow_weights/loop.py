@@ -6,21 +6,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, WarpOperand
-from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES, unit_depth
+from gemmgen.kernels.gemm.packed_weights import BYTES, HALF_TYPES, PANEL, UNIT_BYTES, Neighbours, unit_depth
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import GemmSpec, NarrowWeightsMainloop, SplitKParallel
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorLoop
+from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS
 from gemmgen.kernels.gemm.wording import Lines
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 BLOCK_ROWS = 16
 WARP_THREADS = 32
-MIN_COPIED = 2
-"""Elements of A of the narrowest asynchronous copy."""
+MIN_COPIED_BYTES = 4
+"""Bytes of the narrowest asynchronous copy."""
+PROMOTED_K = 128
+"""Values of k after which sums of 8-bit floats leave the tensor core."""
+MAX_INTEGER_K = 2**20 - 1
+"""The largest k of one sum in int32 of products of 8-bit integers and differences of two codes of 4 bits, at most 16."""
 STORED = "two neighbours at a time, from sums in shared memory"
 """The way of results whose sums warps and blocks share."""
 
@@ -43,6 +49,22 @@ class WeightLoop(TensorLoop, Protocol):
     @property
     def scales_weights(self) -> bool:
         """True if weights are scaled and rounded before they are multiplied."""
+
+    @property
+    def floats(self) -> bool:
+        """True if codes are floats of 4 bits."""
+
+    @property
+    def number_type(self) -> str:
+        """Type of scales and zero points."""
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The order of codes in a word."""
+
+    @property
+    def unit_of_codes(self) -> float:
+        """Value in registers of the weight 1 without its scale."""
 
     @property
     def unit_k(self) -> int:
@@ -113,6 +135,39 @@ class Codes:
     type_a: str
     scales_weights: bool = False
     """True if weights are scaled and rounded before they are multiplied; else sums are scaled."""
+    floats: bool = False
+    """True if codes are floats of 4 bits."""
+    numbers: str | None = None
+    """Type of scales and zero points; None: the usual one."""
+
+    @property
+    def by_bytes(self) -> bool:
+        """True beside activations of 8 bits."""
+        return self.type_a in BYTES
+
+    @property
+    def number_type(self) -> str:
+        """Type of scales and zero points."""
+        return self.numbers or ("f32" if self.by_bytes else self.type_a)
+
+    @property
+    def number_c_type(self) -> str:
+        return ELEMENTS[self.number_type].c_type
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The order of codes in a word."""
+        return "quads" if self.by_bytes else "pairs"
+
+    @property
+    def unit_of_codes(self) -> float:
+        """Value in registers of the weight 1 without its scale: as an e4m3, a code's bits are a small number."""
+        return 1.0 if self.type_a not in BYTE_FLOATS else 2.0**-6 if self.floats else 2.0**-9
+
+    @property
+    def product_type(self) -> str:
+        """Type of the sums that the instruction makes."""
+        return "int" if self.type_a == "s8" else "float"
 
     @property
     def code_of_zero(self) -> int:
@@ -126,7 +181,7 @@ class Codes:
 
     @property
     def instruction_k(self) -> int:
-        return 16
+        return 32 if self.by_bytes else 16
 
     @property
     def numbers_alignment(self) -> int:
@@ -135,8 +190,8 @@ class Codes:
 
     @property
     def promote_steps(self) -> int:
-        """A step holds whole groups; sums of all of k stay where there is one scale for a column."""
-        return 1 if self.group and not self.scales_weights else 0
+        """A step holds whole groups; sums of all of k stay where there is one scale for a column, unless they are of 8-bit floats."""
+        return 1 if (self.group and not self.scales_weights) or self.type_a in BYTE_FLOATS else 0
 
     @property
     def _by_floats(self) -> bool:
@@ -164,9 +219,15 @@ class Codes:
 
     def offset_of(self, zero: str) -> str:
         """The offset for a zero point as it lies in memory."""
-        return self._offset(f"{self.type_a}_to_float({zero})")
+        return self._offset(self.number(zero))
+
+    def number(self, loaded: str) -> str:
+        """A scale or zero point as float32."""
+        return loaded if self.number_type == "f32" else f"{self.number_type}_to_float({loaded})"
 
     def _offset(self, zero: str) -> str:
+        if self.by_bytes:
+            return f"zero_offset_bytes({zero})"
         return f"8388608.0f + {zero}" if self._by_floats else f"zero_offset_{self.type_a}({zero})"
 
 
@@ -175,9 +236,28 @@ class NarrowLoop(Codes, WarpLoop):
     """Numbers of a mainloop that makes B's fragments of packed weights."""
 
     @property
+    def accumulator(self) -> str:
+        return "float"
+
+    @property
+    def instruction(self) -> str:
+        kinds = ("s32", "s8", "s8", "s32") if self.type_a == "s8" else ("f32", self.type_a, self.fragment_b, "f32")
+        return f"mma.sync.aligned.m16n8k{self.instruction_k}.row.col.{'.'.join(kinds)}"
+
+    @property
+    def fragment_b(self) -> str:
+        """Type of weights in registers."""
+        return "e4m3" if self.type_a in BYTE_FLOATS else self.type_a
+
+    @property
     def depth(self) -> int:
-        """Values of k after which sums are scaled."""
-        return self.group or self.tile_k
+        """Values of k after which sums are scaled, or leave the tensor core."""
+        return self.group or (min(self.tile_k, PROMOTED_K) if self.type_a in BYTE_FLOATS else self.tile_k)
+
+    @property
+    def apart(self) -> bool:
+        """True if sums of a part of k are added to those of other parts in float32."""
+        return bool(self.group) or self.type_a in BYTE_FLOATS
 
     @property
     def cluster_k(self) -> int:
@@ -222,7 +302,7 @@ class NarrowLoop(Codes, WarpLoop):
 
     @property
     def sums_and_others(self) -> int:
-        return super().sums_and_others + (self.sums if self.group else 0) + self.warp_n // 4
+        return super().sums_and_others + (self.sums if self.apart or self.product_type == "int" else 0) + self.warp_n // 4
 
     @property
     def shared_bytes(self) -> int:
@@ -237,6 +317,7 @@ def narrow_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> NarrowLoop
     if found:
         return None
     warps = tile.threadblock.m // tile.warp.m * (tile.threadblock.n // tile.warp.n)
+    element_bytes = ELEMENTS[spec.storage.a].bytes
     vector: int = spec.alignment.a
     while tile.threadblock.k % vector:
         vector //= 2
@@ -249,7 +330,7 @@ def narrow_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> NarrowLoop
             k_major=True,
             extent=extent,
             tile_k=tile.threadblock.k,
-            element_bytes=2,
+            element_bytes=element_bytes,
             vector=vector,
             is_async=True,
             threads=WARP_THREADS * warps,
@@ -266,16 +347,21 @@ def narrow_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> NarrowLoop
         warp_n=tile.warp.n,
         stages=mainloop.stages,
         type_a=spec.storage.a,
-        type_b=spec.storage.a,
+        type_b="e4m3" if spec.storage.a in BYTE_FLOATS else spec.storage.a,
         persistent_blocks=0,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         bits=mainloop.bits,
         group=0 if mainloop.group == "column" else mainloop.group,
         zeros=mainloop.zeros,
+        floats=mainloop.codes == "e2m1",
+        numbers=mainloop.scale_type,
     )
     resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
     outline.reasons += resident.too_many_sums(
-        loop.sums * (2 if loop.group else 1), resident.allocated_registers, "mainloop.tile", "a smaller warp tile"
+        loop.sums * (2 if loop.apart or loop.product_type == "int" else 1),
+        resident.allocated_registers,
+        "mainloop.tile",
+        "a smaller warp tile",
     )
     outline.reasons += resident.too_much_per_block(loop.shared_bytes)
     return loop
@@ -286,16 +372,20 @@ def common_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowW
     storage = spec.storage
     if not architecture.supports("cp_async"):
         yield Reason("cp_async", "mainloop.strategy", f"narrow_weights on {architecture.name}", "sm_80 or newer")
-    if storage.a not in ("f16", "bf16"):
-        yield Reason("storage", "storage.a", storage.a, "f16 or bf16 beside narrow weights")
+    if storage.a not in (*HALF_TYPES, *BYTES):
+        yield Reason("storage", "storage.a", storage.a, f"{', '.join(HALF_TYPES)}, or {', '.join(BYTES)} beside narrow weights")
+    yield from byte_reasons(spec, architecture, mainloop)
     if storage.b != "u8":
         yield Reason("storage", "storage.b", storage.b, "u8: packed weights are bytes, and mainloop.bits says how many bits each has")
     if storage.c not in ("f16", "bf16", "f32"):
         yield Reason("storage", "storage.c", storage.c, "f16, bf16 or f32")
     if spec.transpose.startswith("t") or spec.order != "row_major":
         yield Reason("order", "transpose", f"{spec.transpose}, {spec.order}", "A and C row-major for narrow weights")
-    if spec.alignment.a < MIN_COPIED:
-        yield Reason("alignment", "alignment.a", str(spec.alignment.a), f"{MIN_COPIED} or more: asynchronous copies have 4 bytes")
+    least = MIN_COPIED_BYTES // ELEMENTS[storage.a].bytes
+    if spec.alignment.a < least:
+        yield Reason(
+            "alignment", "alignment.a", str(spec.alignment.a), f"{least} or more: asynchronous copies have {MIN_COPIED_BYTES} bytes"
+        )
     if spec.batch != "none":
         yield Reason("batch", "batch", spec.batch, "none for narrow weights")
     if spec.amax != "none" or spec.store != "direct":
@@ -308,6 +398,27 @@ def common_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowW
         yield Reason("scaled", "mainloop.scaled", got, "sums but for method: warpgroups with groups of k")
     if (mainloop.cluster.m, mainloop.cluster.n) != (1, 1) and mainloop.method != "warpgroups":
         yield Reason("cluster", "mainloop.cluster", f"blocks side by side by {mainloop.method}", "none but for method: warpgroups")
+
+
+def byte_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:
+    """Fields that weights beside activations of 8 bits, or weights of 4-bit floats, do not have."""
+    a, floats = spec.storage.a, mainloop.codes == "e2m1"
+    if floats and a not in BYTE_FLOATS:
+        yield Reason("codes", "mainloop.codes", f"e2m1 beside {a}", f"integers, or activations of {' or '.join(BYTE_FLOATS)}")
+    if floats and mainloop.zeros:
+        yield Reason("codes", "mainloop.zeros", "true with codes: e2m1", "false: a float has a sign")
+    if a in HALF_TYPES and mainloop.scale_type not in (None, a):
+        yield Reason("scale_type", "mainloop.scale_type", str(mainloop.scale_type), f"{a}, the type of activations of 16 bits")
+    if a not in BYTES:
+        return
+    if mainloop.bits != 4:
+        yield Reason(
+            "bits", "mainloop.bits", str(mainloop.bits), f"4 beside activations of {a}; plain products multiply two factors of 8 bits"
+        )
+    if mainloop.method != "tiles":
+        yield Reason("method", "mainloop.method", mainloop.method, f"tiles beside activations of {a}")
+    if a in BYTE_FLOATS and not architecture.supports("fp8_mma"):
+        yield Reason("fp8_mma", "storage.a", f"{a} on {architecture.name}", "sm_89 or newer")
 
 
 def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:
@@ -338,7 +449,7 @@ def narrow_regions(loop: NarrowLoop) -> tuple[SharedRegion, ...]:
     rows = a.tile_bytes // a.pitch
     units = loop.weight_bytes // UNIT_BYTES
     return (
-        SharedRegion("tiles_a", a.c_type, (loop.stages, rows, a.pitch // 2), 0, size, "tiles of A, [stage][m][k], swizzled"),
+        SharedRegion("tiles_a", a.c_type, (loop.stages, rows, a.pitch // a.element_bytes), 0, size, "tiles of A, [stage][m][k], swizzled"),
         SharedRegion(
             "weights",
             "uint4",

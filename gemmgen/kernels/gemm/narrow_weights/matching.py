@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from gemmgen.kernels.gemm.fitting import changes_for, fitted, placed
-from gemmgen.kernels.gemm.packed_weights import packed_shape
+from gemmgen.kernels.gemm.narrow_weights.loop import MIN_COPIED_BYTES
+from gemmgen.kernels.gemm.packed_weights import BYTES, packed_shape
 from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, Multiples, NarrowWeightsMainloop, Storage
 from gemmgen.kernels.requests import Fit, Layout
@@ -29,8 +30,13 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
         return f"groups of {weights.group} do not divide k = {request.k}"
     groups = 1 if weights.group == "column" else request.k // weights.group
     tiles = mainloop.method == "tiles"
+    by_bytes = request.a.type in BYTES
+    if by_bytes and not tiles:
+        return "it is for activations of 16 bits"
     group: int = 1 if weights.group == "column" else weights.group
     least_a = MIN_ALIGNMENT[mainloop.method]
+    if found.alignment["a"] * request.a.element_bytes < MIN_COPIED_BYTES:
+        return f"rows of A have to be aligned to {MIN_COPIED_BYTES} bytes"
     if not tiles and (found.alignment["a"] < least_a or found.alignment["c"] < 2 or request.n % 2):
         return f"rows of A, of C and of scales have to be aligned to {least_a}, 2 and 2 elements"
     if mainloop.method == "streams":
@@ -44,6 +50,8 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
             "bits": weights.bits,
             "group": weights.group,
             "zeros": weights.zeros,
+            "codes": "e2m1" if weights.floats else "integers",
+            "scale_type": None,
             "tile": tile.model_copy(update={"threadblock": depth}) if tiles else tile,
         }
     )
@@ -54,7 +62,7 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
         "multiple_of": Multiples(k=group),
         "mainloop": mainloop,
     }
-    numbers = Layout.packed((groups, request.n), request.a.type)
+    numbers = Layout.packed((groups, request.n), "f32" if by_bytes else request.a.type)
     kept = {"B": ("b", Layout.packed(packed_shape(request.k, request.n, weights.bits), "u32")), "scales": ("scales", numbers)}
     kept |= {"zeros": ("zeros", numbers)} if weights.zeros else {}
     return fitted(spec, request, changes, kept=kept)

@@ -18,7 +18,8 @@ from gemmgen.kernels.gemm.packed_weights import unpack
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, NarrowWeightsMainloop
-from gemmgen.kernels.gemm.tensor_cores.blocks import Blocks, product_of_blocks
+from gemmgen.kernels.gemm.tensor_cores.block_scaling import E2M1
+from gemmgen.kernels.gemm.tensor_cores.blocks import Blocks, product_of_blocks, product_of_integers
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 from gemmgen.kernels.launch import TensorMapArgument
@@ -52,7 +53,8 @@ class WeightPlan(TensorPlan):
     def additions(self, k: int) -> tuple[str, int]:
         if self.loop.scales_weights:
             return f"k16, scaled weights of {self.loop.bits} bits", 0
-        return f"k16, weights of {self.loop.bits} bits", self.loop.group
+        values = "floats" if self.loop.floats else "weights"
+        return f"k{self.loop.instruction_k}, {values} of {self.loop.bits} bits", self.loop.group
 
     def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
         """The sum over groups of s (A (Q - Z)), in which Q - Z are small integers, or the product of A and the rounded s (Q - Z); and its
@@ -61,7 +63,7 @@ class WeightPlan(TensorPlan):
 
         a, k = arrays["A"].astype(np.float64), arrays["A"].shape[-1]
         n = arrays["scales"].shape[-1]
-        codes = unpack(arrays["B"].astype(np.uint32), self.loop.bits, k, n).astype(np.float64)
+        codes = unpack(arrays["B"].astype(np.uint32), self.loop.bits, k, n, self.loop.neighbours).astype(np.float64)
         zeros = arrays["zeros"].astype(np.float64) if self.loop.zeros else np.full((1, n), 2.0 ** (self.loop.bits - 1))
         group = self.loop.group or max(k, 1)
         weights = codes - (np.repeat(zeros, group, axis=0)[:k] if self.loop.zeros else zeros)
@@ -71,7 +73,16 @@ class WeightPlan(TensorPlan):
             rounded = to_numbers(self.loop.type_a, to_elements(self.loop.type_a, scaled)).astype(np.float64)
             product = a @ rounded
             return product, np.zeros(product.shape) if exact else product_bound(self.loop, parts, a, rounded)
-        return product_of_blocks(self.loop, a, weights, Blocks(group, None, arrays["scales"].T), parts, 0, exact)
+        if self.loop.floats:
+            weights = np.array((*E2M1, *(-size for size in E2M1)))[codes.astype(np.uint8)]
+        blocks = Blocks(group, None, arrays["scales"].T)
+        if self.loop.type_a == "s8":
+            return product_of_integers(a, weights, blocks, max(slices, self.parts_of_k), exact)
+        if (unit := self.loop.unit_of_codes) != 1:
+            # A sum in these units is as far from 0 as float32 has numbers, unless it is one.
+            found = product_of_blocks(self.loop, a, weights * unit, blocks, parts, 0, exact)
+            return found[0] / unit, found[1] / unit
+        return product_of_blocks(self.loop, a, weights, blocks, parts, 0, exact)
 
     @property
     def parts_of_k(self) -> int:
@@ -103,7 +114,7 @@ class NarrowPlan(WeightPlan, WarpPlan):
     def scaled_sum(self, value: str, column: str) -> str:
         if self.loop.group:
             return value
-        scaled = f"{value} * {self.loop.type_a}_to_float(scales[{column}])"
+        scaled = f"{value} * {self.loop.number(f'scales[{column}]')}"
         # 0 times an infinite scale would be NaN.
         return f"(alpha != 0.0f ? {scaled} : {value})" if self.spec.alpha == "argument" else scaled
 
@@ -213,7 +224,8 @@ def name_parts(mainloop: NarrowWeightsMainloop) -> list[str]:
     """Part of an instance's name for its mainloop."""
     block, warp = mainloop.tile.threadblock, mainloop.tile.warp
     group = "col" if mainloop.group == "column" else f"g{mainloop.group}"
-    weights = f"w{mainloop.bits}{group}{'z' if mainloop.zeros else ''}{'s' if mainloop.scaled == 'weights' else ''}"
+    kind = "e2m1w" if mainloop.codes == "e2m1" else "w"
+    weights = f"{kind}{mainloop.bits}{group}{'z' if mainloop.zeros else ''}{'s' if mainloop.scaled == 'weights' else ''}"
     weights += f"_c{mainloop.cluster.n}" if mainloop.cluster.n > 1 else ""
     warps = f"x{mainloop.k_warps}" if mainloop.k_warps > 1 else ""
     method = [] if mainloop.method == "tiles" else [mainloop.method]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
-from gemmgen.kernels.gemm.narrow_weights.loop import WeightLoop
+from gemmgen.kernels.gemm.narrow_weights.loop import MAX_INTEGER_K, WeightLoop
 from gemmgen.kernels.gemm.sequence import (
     MAX_EXTENT,
     gemm_problem,
@@ -19,15 +19,15 @@ from gemmgen.kernels.gemm.sequence import (
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
 from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE
-from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, TensorMapArgument
+from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 
 
 def group_matrices(spec: GemmSpec, loop: WeightLoop) -> tuple[Matrix, ...]:
-    """Scales of B, one for each column of a group of k, and zero points, where they are no constant: integers in the activations' type."""
+    """Scales of B, one for each column of a group of k, and zero points, where they are no constant: integers in the scales' type."""
     groups = f"ceil_div(k, {loop.group})" if loop.group else "1"
     names = ("scales", "zeros") if loop.zeros else ("scales",)
-    return tuple(Matrix(name, groups, "n", f"ld_{name}", True, loop.numbers_alignment, spec.storage.a) for name in names)
+    return tuple(Matrix(name, groups, "n", f"ld_{name}", True, loop.numbers_alignment, loop.number_type) for name in names)
 
 
 def narrow_sequence(
@@ -68,11 +68,15 @@ def narrow_sequence(
         name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks, grid.blocks_of_device(spec)
     )
     dimensions = [*problem.dimensions, *(dimension for matrix in more for dimension in matrix.dimensions)]
+    # One sum in int32 holds all of k.
+    deepest = ()
+    if spec.storage.a == "s8" and not loop.group:
+        deepest = (Constraint(Formula(f"k <= {MAX_INTEGER_K}"), f"k must be at most {MAX_INTEGER_K}: int32 holds its sums"),)
     return LaunchSequence(
         name=name,
         dimensions=(*dimensions, *((slices_dimension(),) if own else ())),
         arguments=tuple(arguments),
         launches=(launch, *launches),
-        constraints=(*problem.constraints, *(one for matrix in more for one in matrix.constraints), grid.constraint(spec)),
+        constraints=(*problem.constraints, *(one for matrix in more for one in matrix.constraints), *deepest, grid.constraint(spec)),
         workspace_bytes=workspace_bytes,
     )
