@@ -237,6 +237,13 @@ def test_byte_permutation(mode):
     assert got.tolist() == [permute(int(x), int(y), int(z), mode) for x, y, z in zip(a, b, c, strict=True)]
 
 
+@pytest.mark.parametrize("selector", [0x3210, 0x7654, 0x5410, 0x7632, 0x0123, 0x3340, 0x4440, 0xFB73, 0x9180, 0x88CC, 0x12345])
+def test_byte_permutation_by_a_constant(selector):
+    a, b = all_pairs(values("u32"))
+    got = run_instruction(f"prmt.b32 %d, %a, %b, {selector};", "u32", ("u32", a), ("u32", b))
+    assert got.tolist() == [permute(int(x), int(y), selector, "") for x, y in zip(a, b, strict=True)]
+
+
 @pytest.mark.parametrize("type_name", ["u32", "s32", "u64", "s64"])
 def test_bit_field_extraction(type_name):
     bits = int(type_name[1:])

@@ -194,11 +194,42 @@ def permute_bytes(a: Source, b: Source, selector: Source, mode: str | None) -> S
     return result.astype(np.uint32)
 
 
+def constant_permutation(selector: int) -> Callable[[Source, Source], Source]:
+    """prmt in its default mode by a selector that the program names: bytes that move equally far move together."""
+    moves: dict[tuple[int, int], int] = {}
+    signs: list[tuple[int, int, int]] = []
+    for position in range(4):
+        nibble = selector >> 4 * position & 15
+        operand, byte = nibble >> 2 & 1, nibble & 3
+        if nibble & 8:
+            signs.append((operand, 0x80 << 8 * byte, 0xFF << 8 * position))
+        else:
+            move = (operand, 8 * (position - byte))
+            moves[move] = moves.get(move, 0) | 0xFF << 8 * byte
+
+    def compute(a: Source, b: Source) -> Source:
+        parts: list[Source] = []
+        for (operand, bits), mask in moves.items():
+            kept = (a, b)[operand] & np.uint32(mask)
+            parts.append(kept << np.uint32(bits) if bits > 0 else kept >> np.uint32(-bits) if bits else kept)
+        for operand, sign, ones in signs:
+            parts.append(np.where((a, b)[operand] & np.uint32(sign), np.uint32(ones), np.uint32(0)))
+        result = parts[0]
+        for part in parts[1:]:
+            result = result | part
+        return result
+
+    return compute
+
+
 @instruction("prmt")
 def prmt(inst: Instruction, binder: Binder) -> Operation:
     """Bytes chosen from a pair of words."""
     mode = inst.first_of(("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"))
     target = binder.target(inst, inst.operands[0], "b32")
+    if mode is None and isinstance(inst.operands[3], Integer):
+        permutation = constant_permutation(inst.operands[3].value)
+        return binder.gathered([target], permutation, [binder.source(inst, o, "u32") for o in inst.operands[1:3]])
     return binder.gathered(
         [target], lambda a, b, c: permute_bytes(a, b, c, mode), [binder.source(inst, o, "u32") for o in inst.operands[1:]]
     )
