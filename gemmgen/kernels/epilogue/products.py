@@ -94,7 +94,7 @@ class MatrixSpace(OutputSpace):
 
     def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
         if output.reduce is None:
-            matrix = self._matrix(name, output.type)
+            matrix = self._matrix(name, output.type, self.output.alignment if output.type == self.output.type else 1)
             value = stored_text(text, kind, output.type)
             return Store(name, matrix, ("if (exists)", f"    {self._element(matrix)} = {value};"), output)
         if kind not in FLOATS:

@@ -11,6 +11,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels.epilogue.operations import Operation
 from gemmgen.kernels.epilogue.products import plan_epilogue
+from gemmgen.kernels.epilogue.steps import Step, Store
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
@@ -178,6 +179,15 @@ def vector_bytes(columns: int) -> int:
 
 def _reads_in_boxes(spec: GemmSpec) -> bool:
     return has_one_matrix(spec.epilogue, spec.storage.c) and spec.batch != "grouped" and spec.beta == "zero"
+
+
+def boxed_outputs(spec: GemmSpec, loop: WarpgroupLoop, epilogue: Sequence[Step]) -> tuple[Store, ...]:
+    """Further outputs of C's type that the copy engine stores as it does C: those that find a buffer each beside C's."""
+    staging = loop.staging
+    if staging is None or not staging.matrices or loop.residual or spec.batch != "none":
+        return ()
+    stores = tuple(store for step in epilogue for store in step.stores if store.output.reduce is None and store.type == spec.storage.c)
+    return stores if len(stores) < staging.buffers else ()
 
 
 def has_one_matrix(epilogue: Sequence[Operation], stored: str) -> bool:

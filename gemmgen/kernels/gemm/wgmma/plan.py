@@ -19,7 +19,7 @@ from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stor
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 from gemmgen.kernels.gemm.tensor_cores.sparse import sparse_product
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
-from gemmgen.kernels.gemm.wgmma.loop import vector_bytes, warpgroup_loop, warpgroup_regions
+from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs, vector_bytes, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.wgmma.reasons import constant_reasons, stored_reasons
 from gemmgen.kernels.gemm.wgmma.scaled import StagedScales, scaled_product, scaled_reasons, staged_scales
 from gemmgen.kernels.gemm.wgmma.sequence import wgmma_sequence
@@ -130,6 +130,11 @@ class WgmmaPlan(TensorPlan):
         if staging is None or not staging.matrices or self.grouped or self.batched:
             return ()
         return tuple(store for store in self._stored_matrices if store.type in ("f16", "bf16"))
+
+    @property
+    def boxed_outputs(self) -> tuple[Store, ...]:
+        """Those of the collected outputs that the copy engine stores."""
+        return boxed_outputs(self.spec, self.loop, self.epilogue)
 
     @property
     def paired_outputs(self) -> tuple[Store, ...]:

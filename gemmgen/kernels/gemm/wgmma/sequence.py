@@ -21,6 +21,7 @@ from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, SWIZZLES, counting_arguments, matrix_map
 from gemmgen.kernels.gemm.wgmma.copied import COPY_THREADS, CopyPlan
+from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs
 from gemmgen.kernels.gemm.wgmma.sparse import metadata_matrix
 from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.kernels.math.warpgroup import TICKET_BYTES, WarpgroupLoop, WarpgroupOperand
@@ -64,7 +65,9 @@ def wgmma_sequence(
         map_c = [] if spec.grouping.scattered else [matrix_map(matrices[2], loop.staging.box)]
         maps += map_c
         main = [*factors, *map_c, *(result if problem.betas or spec.batch == "grouped" else problem.epilogue)]
-        for matrix in (matrix for step in epilogue for matrix in step.matrices if loop.residual):
+        residuals = [matrix for step in epilogue for matrix in step.matrices if loop.residual]
+        outputs = [store.argument for store in boxed_outputs(spec, loop, epilogue)]
+        for matrix in (*residuals, *(output for output in outputs if isinstance(output, Matrix))):
             maps.append(matrix_map(matrix, loop.staging.box))
             mapped = {matrix.name, *(scalar.name for scalar in matrix.scalars)}
             main = [*(argument for argument in main if argument.name not in mapped), maps[-1]]
