@@ -72,20 +72,17 @@ __device__ __forceinline__ float quick_gelu(float x)
     return fmaf(-size * t * power, tail, fmaf(0.5f, x, 0.5f * fabsf(x)));
 }
 
-// The same function for bfloat16 and narrower: with y = |x| / 2 it is max(x, 0) - y 2^p, where the polynomial p of y is
-// close to the logarithm of erfc(sqrt(2) y). Beyond y = 6.55 the second term is 0.
+// The same function for bfloat16 and narrower, by a shorter polynomial: chains of fused multiply-adds keep the tensor
+// cores waiting, and approximate instructions do not. It is NaN at minus infinity, as the exact form.
 __device__ __forceinline__ float coarse_gelu(float x)
 {
-    const float half = 0.5f * x;
-    const float y = fminf(fabsf(half), 6.55f);
-    float power = fmaf(y, -4.1965468e-05f, 0.001162717f);
-    power = fmaf(y, power, -0.013573383f);
-    power = fmaf(y, power, 0.088023521f);
-    power = fmaf(y, power, -0.35672912f);
-    power = fmaf(y, power, -1.8903892f);
-    power = fmaf(y, power, -2.28634882f);
-    power = fmaf(y, power, -7.55179615e-4f);
-    return fmaf(-y, flushed_power(power), half + fabsf(half));
+    const float bounded = fminf(x, 20.0f);
+    const float t = approximate_reciprocal(fmaf(0.29867842f, fabsf(bounded), 1.0f));
+    float tail = fmaf(t, 0.21467259f, 0.028545309f);
+    tail = fmaf(t, tail, 0.13952965f);
+    tail = fmaf(t, tail, 0.11735522f);
+    const float power = flushed_power(-0.72134752f * x * x);
+    return fmaf(-fabsf(bounded) * t * power, tail, fmaxf(x, 0.0f));
 }
 
 // x / (1 + e^-w) with w = 1.5957691 x + 0.07135482 x^3, in units of ln 2 here.

@@ -37,13 +37,12 @@ TANH_ERROR = 2.0**-10.987
 GELU_POLYNOMIAL_ERROR = 4.0e-5
 """Relative error of the polynomial in ``quick_gelu``; a test measures it."""
 MIN_NORMAL = 2.0**-126
-COARSE_GELU = (-7.55179615e-4, -2.28634882, -1.8903892, -0.35672912, 0.088023521, -0.013573383, 0.001162717, -4.1965468e-05)
-"""Coefficients of the polynomial in ``coarse_gelu``: log2(erfc(sqrt(2) y)) for y from 0 to ``COARSE_GELU_END``."""
-COARSE_GELU_END = 6.55
-COARSE_GELU_ERROR = 5.4e-4
-"""Relative error of 2 to the power of this polynomial; a test measures it."""
-COARSE_GELU_SMALLEST = 2.0**-122
-"""Results of ``coarse_gelu`` below this may be 0: 2^x with a result below 2^-126 is, and x is at most 13.1 there."""
+COARSE_GELU = (0.11735522, 0.13952965, 0.028545309, 0.21467259)
+"""Coefficients of the polynomial in ``coarse_gelu``: t times that of t = 1 / (1 + ``COARSE_GELU_SLOPE`` y) is erfc(y / sqrt(2)) e^(y^2 / 2)
+/ 2."""
+COARSE_GELU_SLOPE = 0.29867842
+COARSE_GELU_ERROR = 2.1e-4
+"""Relative error of this polynomial; a test measures it."""
 
 
 @dataclass(frozen=True)
@@ -412,6 +411,17 @@ def _gelu_condition(reach: Any) -> Any:
     return reach * reach + 2
 
 
+def _gelu_polynomial_error(polynomial: float) -> Callable[[Any], Any]:
+    """Relative error of GELU by a polynomial of t = 1 / (1 + c |x|) with a relative error, times e^(-x^2 / 2). The exponent, whose size is
+    x^2 / 2, has the roundings of its coefficient, which is half of a unit roundoff at most, and of two products. Ten roundings at most are
+    those of the polynomial's terms, which have up to five factors t with its error."""
+
+    def error(reach: Any) -> Any:
+        return polynomial + EX2_ERROR + 5 * RECIPROCAL_ERROR + (1.27 * reach * reach + 20) * _U
+
+    return error
+
+
 def _gelu_tanh_exponent(reach: Any) -> Any:
     """The size of 2 sqrt(2 / pi) (x + 0.044715 x^3)."""
     return _TANH_FORM * (reach + 0.044715 * reach**3)
@@ -422,14 +432,6 @@ def _scaled_power_error(reach: Any) -> Any:
     1 / ln 2, which is a quarter of a unit roundoff, and of the fused multiply-add; a sum, a reciprocal and two products follow."""
     exponent = 1.25 * reach + 64 * math.log(2)
     return EX2_ERROR + RECIPROCAL_ERROR + (1.01 * exponent + 4) * _U
-
-
-def _coarse_gelu_error(reach: Any) -> Any:
-    """Relative error of ``coarse_gelu``: that of its polynomial, and of the roundings of Horner's rule, where the coefficient of x^i passes
-    through 2 i + 1 of them at most. One more is that of the last sum."""
-    at = _np().minimum(0.5 * reach, COARSE_GELU_END)
-    roundings = sum((2 * power + 1) * abs(one) * at**power for power, one in enumerate(COARSE_GELU))
-    return COARSE_GELU_ERROR + EX2_ERROR + (1.01 * math.log(2) * roundings + 2) * _U
 
 
 def _rint(a: Tracked) -> Tracked:
@@ -494,12 +496,8 @@ _TABLE = (
     Function("gelu", 1, _smooth(_gelu, 1.13, lambda reach: 2.02 * _U * _gelu_condition(reach) + 12 * _U, SMALLEST, 0), "gelu({0})", "gelu",
              ("0.5 * erfc(-0.70710678 * x) + 0.39894228 * x * exp(-0.5 * x * x)",), takes="float32", approximate=True, special=2, cost=34,
              bound="(x^2 + 8) ulp",
-             quick=Approximation(
-                 "quick_gelu({0})", _smooth(
-                     _gelu, 1.13,
-                     lambda reach: GELU_POLYNOMIAL_ERROR + EX2_ERROR + RECIPROCAL_ERROR + (1.01 * reach * reach + 20) * _U, MIN_NORMAL),
-                 15),
-             coarse=Approximation("coarse_gelu({0})", _smooth(_gelu, 1.13, _coarse_gelu_error, COARSE_GELU_SMALLEST), 12)),
+             quick=Approximation("quick_gelu({0})", _smooth(_gelu, 1.13, _gelu_polynomial_error(GELU_POLYNOMIAL_ERROR), MIN_NORMAL), 15),
+             coarse=Approximation("coarse_gelu({0})", _smooth(_gelu, 1.13, _gelu_polynomial_error(COARSE_GELU_ERROR), MIN_NORMAL), 13)),
     Function("gelu_tanh", 1,
              _smooth(_gelu_tanh, 1.13, lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + LIBRARY_ERROR + 4 * _U, SMALLEST, 0),
              "gelu_tanh({0})", "gelu_tanh",

@@ -410,7 +410,11 @@ def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int, boxed: boo
     }
     source = gemmgen.render(gemmgen.plan(spec)).text
     assert ("store_box_2d(map_before_, buffer + 1 * kBufferBytes" in source) == boxed and ("before__in_words" in source) != boxed
-    assert "odd ? half__packed[j][half] : half__packed[j + 1][half], 1)" in source and "float gate_next[kChunk / kMatrix][2][2]" in source and "make_float2(full__pair[0]" in source
+    assert (
+        "odd ? half__packed[j][half] : half__packed[j + 1][half], 1)" in source
+        and "float gate_next[kChunk / kMatrix][2][2]" in source
+        and "make_float2(full__pair[0]" in source
+    )
     assert verified(spec) == []
 
 
