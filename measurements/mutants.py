@@ -3,8 +3,9 @@
 Every mutant of the kernels in tests/mutants is tried, and of every other kernel for GPUs as many as --each says, drawn by chance from a
 seed. Each verdict is a line of a journal, build/mutants.jsonl unless told; the same command goes on where it was stopped, and trials
 that a changed kernel or other cases make outdated are made again; --hours 0 tries nothing and only collects. At the end the scores are
-written beside this file, for each kernel with the digest of its code, its mutants and its cases. A kernel that a run has not ended
-keeps what stood there, if its digest is the same; otherwise it is named as not run. Runs before there were digests stand under "before".
+written beside this file, for each kernel with the digest of its code, its mutants and its cases. A kernel whose score stands there
+with the same digest and nothing unexplained keeps it and is not tried again; one that a run has not ended keeps it too, or is named as not
+run. Runs before there were digests stand under "before".
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -78,30 +80,43 @@ def tried(subject: Subject, mutant: Mutant, seconds: int) -> Verdict:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
+@dataclass(frozen=True)
+class Part:
+    """Verdicts on the mutants of a task, and the digest of their kernel."""
+
+    digest: str
+    wanted: int
+    entries: list[Entry]
+
+
 class Trials:
-    """Tries the mutants of a task in a process of its own, and writes each verdict down at once."""
+    """Tries the mutants of a task in a separate process, and writes each verdict down at once."""
 
-    def __init__(self, journal: Path, known: dict[str, Entry], seed: int, seconds: int, end: float) -> None:
-        self.journal, self.known, self.seed, self.seconds, self.end = journal, known, seed, seconds, end
+    def __init__(self, journal: Path, known: dict[str, Entry], scored: dict[str, dict[str, Entry]], given: argparse.Namespace) -> None:
+        """`scored`: the existing scores of kernels, "whole" and "sampled"."""
+        self.journal, self.known, self.scored, self.seed, self.seconds = journal, known, scored, given.seed, given.seconds
+        self.end = time.time() + given.hours * 3600
 
-    def __call__(self, task: Task) -> list[Entry]:
+    def __call__(self, task: Task) -> Part | None:
         name, count, part, parts = task
         try:
             subject, mutants, cases = subject_of(name)
         except GemmgenError as error:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
-            return []
+            return None
         wanted = mutants if count is None else drawn(name, mutants, count, self.seed)
+        score = self.scored["whole" if count is None else "sampled"].get(name)
+        stands = score is not None and score["digest"] == subject.digest and score["mutants"] == len(wanted) and not score["unexplained"]
         entries = []
         for mutant in wanted[part::parts]:
             digest = hashlib.sha256(f"{name}\0{cases}\0{code_of(mutant.text)}".encode()).hexdigest()[:24]
             entry = self.known.get(digest)
             if entry is None:
-                if time.time() > self.end:
+                if stands or time.time() > self.end:
                     continue
                 entry = self._new(digest, subject, mutant)
             entries.append({**entry, "why": explanation(name, mutant) or rule_for(subject.plan, subject.source, mutant) or ""})
-        return entries
+        return Part(subject.digest, len(wanted[part::parts]), entries)
 
     def _new(self, digest: str, subject: Subject, mutant: Mutant) -> Entry:
         started = time.process_time()
@@ -179,25 +194,19 @@ def earlier(file: Path, part: str) -> dict[str, Entry]:
     return {name: entry for name, entry in found.items() if "digest" in entry}
 
 
-def collected(names: list[str], tasks: list[Task], results: list[list[Entry]], before: dict[str, Entry]) -> dict[str, Entry]:
+def collected(tasks: list[Task], results: list[Part | None], before: dict[str, Entry]) -> dict[str, Entry]:
     """The figures of each kernel of which every wanted mutant was tried, now or, at the same digest, before."""
     where = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit()}
-    entries: dict[str, list[Entry]] = {name: [] for name in names}
-    wanted = dict.fromkeys(names, 0)
-    for (name, count, part, _), found in zip(tasks, results, strict=True):
-        entries[name] += found
-        if part == 0:
-            wanted[name] = count or 0
+    parts: dict[str, list[Part]] = defaultdict(list)
+    for (name, *_), part in zip(tasks, results, strict=True):
+        if part is not None:
+            parts[name].append(part)
     by_kernel = {}
-    for name in names:
-        try:
-            subject, mutants, _ = subject_of(name)
-        except GemmgenError:
-            continue
-        number = min(wanted[name] or len(mutants), len(mutants))
-        if len(entries[name]) == number:
-            by_kernel[name] = of_kernel(subject.digest, entries[name], where)
-        elif name in before and before[name]["digest"] == subject.digest:
+    for name, found in parts.items():
+        entries = [entry for part in found for entry in part.entries]
+        if len(entries) == sum(part.wanted for part in found):
+            by_kernel[name] = of_kernel(found[0].digest, entries, where)
+        elif name in before and before[name]["digest"] == found[0].digest:
             by_kernel[name] = before[name]
     return by_kernel
 
@@ -234,17 +243,17 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     given.journal.parent.mkdir(parents=True, exist_ok=True)
     sampled = kernels_for_gpus() if given.sampled is None else given.sampled
-    run = Trials(given.journal, read(given.journal), given.seed, given.seconds, time.time() + given.hours * 3600)
+    scored = {part: earlier(given.score, part) for part in ("whole", "sampled")}
+    run = Trials(given.journal, read(given.journal), scored, given)
     tasks = tasks_of(given.whole, None)
     whole = len(tasks)
     tasks += tasks_of(sampled, given.each)
     subject_of.cache_clear()
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        entries = pool.map(run, tasks, chunksize=1)
+        results = pool.map(run, tasks, chunksize=1)
     parts = {}
-    for part, names, first, count in (("whole", given.whole, 0, whole), ("sampled", sampled, whole, len(tasks) - whole)):
-        chosen = slice(first, first + count)
-        parts[part] = score(collected(names, tasks[chosen], entries[chosen], earlier(given.score, part)), names)
+    for part, names, chosen in (("whole", given.whole, slice(0, whole)), ("sampled", sampled, slice(whole, None))):
+        parts[part] = score(collected(tasks[chosen], results[chosen], scored[part]), names)
     result = {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "whole": parts["whole"],
