@@ -86,7 +86,7 @@ class Machine:
         everyone = np.arange(geometry.lanes)
         self.spaces = Spaces(
             GlobalSpace(geometry),
-            BankedSpace("shared", geometry, geometry.block_of_lane, blocks, shared_bytes),
+            BankedSpace("shared", geometry, geometry.block_of_lane, blocks, shared_bytes, program.shared_start),
             BankedSpace("local", geometry, everyone, geometry.lanes, program.local_bytes),
         )
         self.specials = SpecialRegisters(geometry)

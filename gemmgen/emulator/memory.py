@@ -490,10 +490,11 @@ class GlobalSpace(Space):
 class BankedSpace(Space):
     """Memory that exists many times, once a block (shared) or once a lane (local), at the same addresses in each."""
 
-    def __init__(self, name: str, geometry: Geometry, owner_of_lane: np.ndarray, owners: int, size: int) -> None:
+    def __init__(self, name: str, geometry: Geometry, owner_of_lane: np.ndarray, owners: int, size: int, first: int = 0) -> None:
+        """`size` counts the bytes before `first`, the lowest address that exists, a multiple of the widest unit."""
         super().__init__(geometry)
         self.name = name
-        self.size = size
+        self.size, self.first = size, first
         self.stride = max(-(-size // UNIT_BYTES) * UNIT_BYTES, UNIT_BYTES)
         self.describe: Callable[[int], str] = lambda address: f"{name} address {address}"
         """An address in words."""
@@ -505,7 +506,8 @@ class BankedSpace(Space):
         """Engines' accesses to this memory; set by the first instruction that starts one."""
         self.clusters: Neighbours | None = None
         self._base = owner_of_lane.astype(np.int64) * self.stride
-        self._bases = {1 << shift: self._base >> shift for shift in range(5)}
+        self._first_base = self._base + first
+        self._bases = {1 << shift: self._first_base >> shift for shift in range(5)}
         self.ranks: np.ndarray | None = None
         """The rank bits in addresses of each lane's own block; None if they are zero."""
         self.attach(np.full(owners * self.stride, 0xFF, np.uint8))
@@ -516,10 +518,15 @@ class BankedSpace(Space):
 
     def plan(self, fused: FusedAccess) -> bool:
         plan = fused.plan
-        if self.size < fused.access.width:
+        last = self.size - self.first - fused.access.width
+        if last < 0:
             return False
-        plan.base, plan.start, plan.first, plan.last = self._base.ctypes.data, 0, 0, self.size - fused.access.width
+        plan.base, plan.start, plan.first, plan.last = self._first_base.ctypes.data, self.first, 0, last
         return super().plan(fused)
+
+    def shown(self, address: int) -> int:
+        """An address, or an offset in the whole space, as messages count it: from the lowest address of its owner."""
+        return address % self.stride - self.first
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh memory for lanes (None: all), whole blocks: a pattern that is NaN as a float and -1 as an integer."""
@@ -548,7 +555,9 @@ class BankedSpace(Space):
         given = addresses
         if self.ranks is not None:
             addresses = addresses ^ (self.ranks if lanes is None else self.ranks[lanes]).astype(addresses.dtype)
-        if int(addresses.max()) > self.size - width:
+        if self.first:
+            addresses = addresses - addresses.dtype.type(self.first)
+        if int(addresses.max()) > self.size - self.first - width:
             return self._resolve_remote(access, lanes, given)
         if width > 1 and int(np.bitwise_or.reduce(addresses)) & (width - 1):
             self._misaligned(access, lanes, addresses)
@@ -566,10 +575,11 @@ class BankedSpace(Space):
         inst = access.instruction
         ranks, inside = addresses >> addresses.dtype.type(RANK_SHIFT), addresses & addresses.dtype.type((1 << RANK_SHIFT) - 1)
         own = (inst.has("shared") or inst.has("shared::cta")) and not inst.has("shared::cluster")
-        if self.clusters is None or own or int(inside.max()) > self.size - access.width or int(ranks.max()) >= self.geometry.cluster_size:
+        exist = self.first <= int(inside.min()) and int(inside.max()) <= self.size - access.width
+        if self.clusters is None or own or not exist or int(ranks.max()) >= self.geometry.cluster_size:
             self._out_of_bounds(access, lanes, addresses)
         if access.width > 1 and int(np.bitwise_or.reduce(inside)) & (access.width - 1):
-            self._misaligned(access, lanes, addresses)
+            self._misaligned(access, lanes, inside - inside.dtype.type(self.first))
         who = np.arange(len(addresses)) if lanes is None else lanes
         offsets = self.offsets(who, addresses)
         self.clusters.check_remote(inst, who, offsets // self.stride)
@@ -594,8 +604,9 @@ class BankedSpace(Space):
         return offsets
 
     def _out_of_bounds(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> NoReturn:
-        wide = addresses.astype(np.uint64)
-        limit = self.size - access.width
+        wide = (addresses - addresses.dtype.type(self.first)).astype(np.uint64)
+        size = self.size - self.first
+        limit = size - access.width
         bad = wide > np.uint64(limit) if limit >= 0 else np.ones(len(wide), np.bool_)
         address = int(wide[np.flatnonzero(bad)[0]])
         modulus = 1 << (8 * addresses.dtype.itemsize)
@@ -603,7 +614,7 @@ class BankedSpace(Space):
             miss = f"{modulus - address} bytes before its start"
             shown = f"-0x{modulus - address:x}"
         else:
-            past = address + access.width - self.size
+            past = address + access.width - size
             miss = f"{past} bytes past its end"
             shown = f"0x{address:x}"
         self._fail(
@@ -612,7 +623,7 @@ class BankedSpace(Space):
             lanes,
             bad,
             f"{verb(access)} of {access.width} bytes at {self.name} address {shown}: {self.name} memory has "
-            f"{self.size} bytes, the access reaches {miss}",
+            f"{size} bytes, the access reaches {miss}",
         )
 
 

@@ -35,8 +35,9 @@ MAX_CALL_DEPTH = 32
 MAX_INSTRUCTIONS = 2_000_000
 MAX_CALLS = 100_000
 SHARED_GAP = 1024
-"""Bytes left free between shared variables, so that an overrun is not taken for an access to the next one. A multiple of the row of
-banks and of every swizzle, so that both see the addresses that they would see without gaps."""
+"""Bytes left free between shared variables, so that an overrun is not taken for an access to the next one, and before the first one:
+a GPU from sm_80 on keeps the first KiB for its system, so that no variable lies at address 0. A multiple of the row of banks and of every
+swizzle, so that both see the addresses that they would see without gaps."""
 _SHARED_ADDRESSES = 1 << 18
 """Matrix descriptors know no shared addresses from here on."""
 
@@ -70,7 +71,9 @@ class Program:
     shared_gaps: tuple[tuple[int, int], ...] = ()
     """Bytes [start, stop) of shared memory that lie between variables; sizes and `dynamic_shared_offset` do not count them."""
     shared_gap_bytes: int = 0
-    """Sum of the gaps before the last variable."""
+    """Sum of the gaps before the last variable, and of the bytes before the first one."""
+    shared_start: int = 0
+    """Address of the first shared variable. Messages count from there."""
     allocates: bool = False
     """True if it calls malloc."""
     meets_grid: bool = False
@@ -83,10 +86,11 @@ class Program:
     def describe_shared(self, address: int) -> str:
         """An address of shared memory, and the variable that holds it."""
         starts = [(held.offset, name) for name, held in self.symbols.items() if held.variable.space == "shared" and held.offset <= address]
+        shown = f"shared address {address - self.shared_start}"
         if not starts:
-            return f"shared address {address}"
+            return shown
         start, name = max(starts)
-        return f"shared address {address} (byte {address - start} of {plain_name(name)})"
+        return f"{shown} (byte {address - start} of {plain_name(name)})"
 
 
 def _reaches_cluster(instruction: Instruction) -> bool:
@@ -157,7 +161,7 @@ class _Linker:
         self._expand(self.entry, "", {}, 0)
         self._append_final_return()
         self._expand_recursive()
-        shared_bytes, dynamic_offset, gaps, gap_bytes = self._place_shared()
+        shared_bytes, dynamic_offset, gaps, gap_bytes, shared_start = self._place_shared()
         blocks = cut(self.flat.body, self.flat.labels, self.branch_targets)
         return Program(
             self.module,
@@ -173,6 +177,7 @@ class _Linker:
             any(block.polling for block in blocks),
             gaps,
             gap_bytes,
+            shared_start,
             any(inst.opcode == "call" and inst.has("malloc") for inst in self.flat.body),
             any(isinstance(o, Special) and o.name.startswith("%envreg") for inst in self.flat.body for o in inst.operands),
             any(_reaches_cluster(inst) for inst in self.flat.body),
@@ -203,7 +208,7 @@ class _Linker:
                 offset += variable.size + 256
         return _align(offset, 256)
 
-    def _place_shared(self) -> tuple[int, int, tuple[tuple[int, int], ...], int]:
+    def _place_shared(self) -> tuple[int, int, tuple[tuple[int, int], ...], int, int]:
         mentioned = {name for instruction in self.flat.body for name in _symbols_of(instruction.operands)}
         declared = list(self.module.variables.values()) + self.shared
         candidates = [v for v in declared if v.space == "shared" and v.name in mentioned]
@@ -211,9 +216,10 @@ class _Linker:
         fixed = [variable for variable in candidates if variable not in dynamic]
         total = sum(_align(variable.size, variable.alignment) for variable in fixed)
         steps = max(len(fixed) - 1 + bool(dynamic), 1)
-        gap = SHARED_GAP if total + steps * SHARED_GAP <= _SHARED_ADDRESSES // 2 else 0
+        first = _align(SHARED_GAP, max((variable.alignment for variable in candidates), default=1)) if candidates else 0
+        gap = first if total + steps * first <= _SHARED_ADDRESSES // 2 else 0
         gaps = []
-        offset = added = 0
+        offset, added = 0, first
         for variable in fixed:
             start = _align(offset, variable.alignment)
             if offset and gap:
@@ -227,7 +233,7 @@ class _Linker:
             added += gap
         for variable in dynamic:
             self.symbols[variable.name] = Placed(variable, dynamic_offset + added)
-        return offset, dynamic_offset, tuple(gaps), added
+        return offset, dynamic_offset, tuple(gaps), added, first
 
     def _place_local(self, variable: Variable, name: str) -> None:
         self.local_bytes = _align(self.local_bytes, variable.alignment)

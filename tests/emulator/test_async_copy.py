@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gemmgen import emulator
+from gemmgen.emulator.program import SHARED_GAP
 
 from .helpers import run_cuda, wrap_ptx
 
@@ -429,7 +430,7 @@ def test_observers_see_issue_and_landing():
     )
     kinds = [event[:2] for event in log.events if event[0] != "global" or event[4] == "cp"]
     assert kinds == [("global", "load"), ("issued", 16), ("landed", "wait_group"), ("shared", "store")]
-    assert log.events[-1] == ("shared", "store", 16, [0, 16], "cp")
+    assert log.events[-1] == ("shared", "store", 16, [SHARED_GAP, SHARED_GAP + 16], "cp")
 
 
 def test_a_landing_is_told_with_the_addresses_of_the_issue():
@@ -439,12 +440,12 @@ def test_a_landing_is_told_with_the_addresses_of_the_issue():
         def async_group_landed(self, wait, access, lanes, addresses):
             self.addresses = addresses.tolist()
 
-    body = """.reg .b32 %r; .reg .b64 %a; ld.param.u64 %a, [p]; mov.u32 %r, %tid.x; shl.b32 %r, %r, 2;
+    body = """.reg .b32 %r, %x; .reg .b64 %a; ld.param.u64 %a, [p]; mov.u32 %r, %tid.x; mov.u32 %x, x; mad.lo.u32 %r, %r, 4, %x;
     cp.async.ca.shared.global [%r], [%a], 4; add.u32 %r, %r, 64; cp.async.wait_all; ret;"""
     landed = Landed()
     ptx = wrap_ptx(body, ".param .u64 p", declarations=".shared .b32 x[32];")
-    emulator.launch(ptx.replace("ret;", "mov.u32 %r, x; ret;"), grid=1, block=32, args=[np.zeros(1, np.int32)], observers=[landed])
-    assert landed.addresses == [4 * lane for lane in range(32)]
+    emulator.launch(ptx, grid=1, block=32, args=[np.zeros(1, np.int32)], observers=[landed])
+    assert landed.addresses == [SHARED_GAP + 4 * lane for lane in range(32)]
 
 
 @pytest.mark.parametrize(

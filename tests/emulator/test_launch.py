@@ -8,7 +8,7 @@ import pytest
 
 from gemmgen import emulator
 from gemmgen.emulator.instructions import instruction, opcodes
-from gemmgen.emulator.program import link
+from gemmgen.emulator.program import SHARED_GAP, link
 
 from .helpers import compile_ptx, run_cuda, wrap_ptx
 
@@ -208,7 +208,7 @@ def test_observers_see_accesses_and_barriers():
     shared = [(kind, line, lanes) for name, kind, _, line, lanes, _ in recorder.accesses if name == "shared"]
     assert shared == [("store", 3, None), ("load", 5, 40)] * 2
     load = next(entry for entry in recorder.accesses if entry[:2] == ("shared", "load"))
-    np.testing.assert_array_equal(load[5], 4 * np.arange(1, 41))
+    np.testing.assert_array_equal(load[5], SHARED_GAP + 4 * np.arange(1, 41))
 
 
 def test_a_new_instruction_is_one_handler():

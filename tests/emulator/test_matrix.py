@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gemmgen import emulator
+from gemmgen.emulator.program import SHARED_GAP
 
 from .helpers import run_cuda, wrap_ptx
 
@@ -168,7 +169,7 @@ def test_observers_see_the_rows():
     rows = Rows()
     _load(threads=64, step=0, observers=[rows])
     lanes = [*range(8), *range(32, 40)]
-    assert rows.seen == [("shared", "load", 16, lanes, [0] * 16)]
+    assert rows.seen == [("shared", "load", 16, lanes, [SHARED_GAP] * 16)]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gemmgen import emulator
+from gemmgen.emulator.program import SHARED_GAP
 
 from .helpers import run_cuda, wrap_ptx
 
@@ -231,6 +232,43 @@ def test_shared_memory_has_an_end():
     assert (out == 3).all()
     with pytest.raises(emulator.OutOfBounds, match=r"write of 4 bytes at shared address 0x7c: shared memory has 124 bytes"):
         run_cuda(source, "shared", 1, 32, [out, 3], shared_bytes=124)
+
+
+@pytest.mark.parametrize("hazards", [True, False])
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [("%r", "-0x400: shared memory has 128 bytes, the access reaches 1024 bytes"), ("%x+-4", "-0x4: .*reaches 4 bytes")],
+    ids=["the system's bytes", "before the variable"],
+)
+def test_no_shared_variable_lies_at_address_0(place, where, hazards):
+    body = f".reg .b32 %r, %x; mov.u32 %r, 0; mov.u32 %x, x; st.shared.u32 [%x], %r; ld.shared.u32 %r, [{place}]; ret;"
+    ptx = wrap_ptx(body, declarations=".shared .b32 x[32];")
+    with pytest.raises(emulator.OutOfBounds, match=rf"read of 4 bytes at shared address {where} before its start"):
+        emulator.launch(ptx, grid=1, block=32, hazards=hazards)
+
+
+def test_a_difference_of_shared_addresses_that_became_a_sum_reads_elsewhere():
+    source = r"""extern "C" __global__ void shared(int* out) { extern __shared__ unsigned char memory[];
+        const unsigned first = static_cast<unsigned>(__cvta_generic_to_shared(memory));
+        const unsigned slot = first + 4 * threadIdx.x;
+        *reinterpret_cast<int*>(memory + (slot - first)) = threadIdx.x + 1; __syncthreads();
+        out[threadIdx.x] = *reinterpret_cast<const volatile int*>(memory + (slot - first)); }"""
+    out = np.zeros(32, np.int32)
+    run_cuda(source, "shared", 1, 32, [out], shared_bytes=8192)
+    np.testing.assert_array_equal(out, np.arange(1, 33))
+    head, read = source.rsplit("slot - first", 1)
+    run_cuda(f"{head}slot + first{read}", "shared", 1, 32, [out], shared_bytes=8192)
+    assert (out == -1).all()
+
+
+def test_strict_alignments_of_shared_variables_hold():
+    declarations = ".shared .b8 x[4]; .shared .align 4096 .b8 y[4];"
+    body = (
+        ".reg .b32 %x, %y; .reg .b64 %p; mov.u32 %x, x; mov.u32 %y, y; or.b32 %x, %x, 3; ld.param.u64 %p, [p]; st.global.u32 [%p], %y; ret;"
+    )
+    out = np.ones(1, np.uint32)
+    emulator.launch(wrap_ptx(body, ".param .u64 p", declarations=declarations), grid=1, block=1, args=[out])
+    assert out[0] % 4096 == 0 and out[0] > SHARED_GAP
 
 
 def test_misaligned_shared_access():

@@ -48,7 +48,7 @@ class Barriers:
 
     def describe(self, barrier: Barrier) -> str:
         """Address of a barrier."""
-        place, address = divmod(barrier.offset, self.shared.stride)
+        place, address = barrier.offset // self.shared.stride, self.shared.shown(barrier.offset)
         if self.geometry.blocks == 1 and self.geometry.grid_dim == (1, 1, 1):
             return f"the barrier at shared address {address}"
         return f"the barrier at shared address {address} of {self.geometry.describe_block(place)}"
@@ -68,7 +68,7 @@ class Barriers:
         barrier = self.live.get(offset)
         if barrier is None:
             self.fail(
-                f"shared address {offset % self.shared.stride} is used as a barrier, but none has been initialised there",
+                f"shared address {self.shared.shown(offset)} is used as a barrier, but none has been initialised there",
                 inst,
                 lanes,
             )

@@ -40,7 +40,7 @@ from gemmgen.emulator.hazards.report import (
 )
 from gemmgen.emulator.hazards.shadow import WRITTEN, Records, Shadow
 from gemmgen.emulator.hazards.sites import Site, site_of
-from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space, Spaces
+from gemmgen.emulator.memory import GLOBAL_BASE, Access, BankedSpace, Observer, Space, Spaces
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.transfers import AsyncAccess, Barrier
@@ -485,7 +485,7 @@ class ProxyRules(Observer):
             self._shadow.access(site, np.full(len(access.chunks), lanes[0]), access.chunks * CHUNK)
 
     def bytes_arrived(self, access: AsyncAccess, barrier: Barrier) -> None:
-        name = f"the copies that complete on {_address(barrier, self.shared.stride)}"
+        name = f"the copies that complete on {_address(barrier, self.shared)}"
         stream = self._stream("barrier", barrier.offset, name)
         site = self._site(access.instruction, "load" if access.kind == "read" else "store")
         granules = self._granules(access.chunks)
@@ -515,7 +515,7 @@ class ProxyRules(Observer):
         return stream, time
 
     def words_arrived(self, instruction: Instruction, offsets: np.ndarray, width: int, barrier: Barrier) -> None:
-        stream = self._stream("barrier", barrier.offset, f"the stores that complete on {_address(barrier, self.shared.stride)}")
+        stream = self._stream("barrier", barrier.offset, f"the stores that complete on {_address(barrier, self.shared)}")
         granule = self._shadow.granule
         granules = (offsets[:, None] // granule + np.arange(max(width // granule, 1))).ravel()
         packed = self._shadow.note(self._site(instruction, "store"), granules, stream)
@@ -545,7 +545,7 @@ class ProxyRules(Observer):
         uninformed = lanes[~init.informed[lanes]]
         many = np.full(len(uninformed), thread)
         fine = self.order.ordered(uninformed, many, np.full(len(uninformed), init.time))
-        where = _address(barrier, self.shared.stride)
+        where = _address(barrier, self.shared)
         if not fine.all():
             self.findings.add(
                 EarlyBarrierUse(
@@ -566,7 +566,7 @@ class ProxyRules(Observer):
             return
         thread = int(self.order.threads[init.lane])
         if not self._fenced(lane, np.array([thread]), np.array([init.time]), self._covering("barriers"))[0]:
-            where = _address(barrier, self.shared.stride)
+            where = _address(barrier, self.shared)
             self.findings.add(
                 MissingInitFence(
                     f"a copy completes on {where}; no fence.mbarrier_init lies between its initialisation and this",
@@ -698,5 +698,5 @@ def _doing(inst: Instruction) -> str:
     return "wgmma" if inst.opcode == "wgmma" else f"tcgen05.{inst.modifiers[0]}" if inst.opcode == "tcgen05" else "an asynchronous copy"
 
 
-def _address(barrier: Barrier, stride: int) -> str:
-    return f"the barrier at shared address {barrier.offset % stride}"
+def _address(barrier: Barrier, shared: BankedSpace) -> str:
+    return f"the barrier at shared address {shared.shown(barrier.offset)}"

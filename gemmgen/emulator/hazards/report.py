@@ -377,7 +377,7 @@ def shared_place(program: Program, address: int, element_bytes: int) -> str:
         if placed.variable.space == "shared" and placed.offset <= address and (best is None or placed.offset >= best[0]):
             best = (placed.offset, name)
     if best is None:
-        return f"shared address {address}"
+        return f"shared address {address - program.shared_start}"
     return _element(f"shared {plain_name(best[1])}", address - best[0], element_bytes)
 
 

@@ -100,7 +100,7 @@ class Ends:
 
     def aligned(self, offset: int, lane: int, alignment: int, what: str) -> None:
         """Raises Misaligned for an address that is no multiple of `alignment`."""
-        address = offset % self.shared.stride
+        address = self.shared.shown(offset)
         if address % alignment:
             self.binder.fail(
                 Misaligned,

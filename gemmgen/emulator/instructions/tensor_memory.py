@@ -361,11 +361,12 @@ class SharedOperand:
         if k_major and descriptor.mode == matrix_descriptor.WIDE_ATOMS:
             self._fail(f"{self.name} has a swizzle of 32-byte atoms, which K-major operands do not have", lane)
         found = matrix_descriptor.placed(descriptor, rows, row_chunks, k_major)
-        size, end = self.binder.spaces.shared.size, found.end
-        where = f"{self.name} begins at shared address 0x{descriptor.start:x}"
-        if found.first < 0 or end > size:
+        shared = self.binder.spaces.shared
+        where = f"{self.name} begins at shared address 0x{descriptor.start - shared.first:x}"
+        if found.first < shared.first or found.end > shared.size:
+            reached = f"reaches to 0x{found.end - shared.first:x}"
             offsets = f"a leading offset of {descriptor.leading} and a stride of {descriptor.stride} bytes"
-            self._fail(f"{where} and reaches to 0x{end:x} with {offsets}; shared memory has {size} bytes", lane)
+            self._fail(f"{where} and {reached} with {offsets}; shared memory has {shared.size - shared.first} bytes", lane)
         if descriptor.mode and k_major and descriptor.start % descriptor.span + row_chunks * CHUNK > descriptor.span:
             row = f"rows of {descriptor.span} bytes, as its swizzle has them"
             self._fail(f"{where}, {descriptor.start % descriptor.span} bytes into {row}: its rows reach beyond their end", lane)

@@ -250,13 +250,14 @@ class _Product:
         return self.depths[which] * _ELEMENT_BYTES[self.a_type]
 
     def _check_place(self, groups: np.ndarray, descriptor: matrix_descriptor.MatrixDescriptor, addresses: np.ndarray, name: str) -> None:
-        size = self.binder.spaces.shared.size
+        shared = self.binder.spaces.shared
         lanes = (groups[:, None] + np.arange(GROUP_LANES)).ravel()
         end = int(addresses.max()) + CHUNK_BYTES
-        where = f"operand {name} begins at shared address 0x{descriptor.start:x}"
-        if int(addresses.min()) < 0 or end > size:
+        where = f"operand {name} begins at shared address 0x{descriptor.start - shared.first:x}"
+        if int(addresses.min()) < shared.first or end > shared.size:
+            reached = f"reaches to 0x{end - shared.first:x}"
             offsets = f"a leading offset of {descriptor.leading} and a stride of {descriptor.stride} bytes"
-            message = f"{where} and reaches to 0x{end:x} with {offsets}; shared memory has {size} bytes"
+            message = f"{where} and {reached} with {offsets}; shared memory has {shared.size - shared.first} bytes"
             self.binder.fail(InvalidMatrix, message, self.inst, lanes)
         which = "AB".index(name)
         along_k = self._k_bytes(which)
