@@ -150,8 +150,18 @@ def test_cuda_core_allocates_and_launches_through_the_driver(toolkit: Toolkit) -
 @needs_nvcc
 def test_wrong_calls_of_the_driver_are_refused(toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
     report = run_program([sys.executable, str(WRONG_CALLS)], toolkit.libraries, SETTINGS, [toolkit.nvcc.include])
-    assert capfd.readouterr().out.splitlines() == [
+    first, *calls = capfd.readouterr().out.splitlines()
+    assert first == "before cuInit 3 0 without a context 201"
+    assert calls[:9] == [
         *("length 200", "load 0", "function 0", "launch 0", "unload 0 400 400", "after unload 400 400", "again 0 0", "launch 0", "fill 1"),
+    ]
+    assert calls[9:] == [
+        "create 0 another thread (201, 201, 201)",
+        "destroy 0 201 201",
+        "in the primary context 400 400 201",
+        "release 0 201 destroyed 709 709 709 709",
+        "stream 709 pop 0 none 201 201 201",
+        "again 0 0 0 0 0",
     ]
     (finding,) = report.findings
     assert finding.code == "copy-out-of-bounds" and report.kernels["f"].launches == 2 and report.status == 0

@@ -3,6 +3,8 @@
 import ctypes
 import os
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 PTX = b""".version 8.0
 .target sm_80
@@ -21,7 +23,8 @@ def launch(function: ctypes.c_void_p) -> int:
     return result
 
 
-driver.cuInit(0)
+early = driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+print("before cuInit", early, driver.cuInit(0), "without a context", driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(64)))
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 driver.cuCtxSetCurrent(context)
 if "abort" in sys.argv:
@@ -42,3 +45,32 @@ print("launch", launch(function))
 driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(64))
 print("fill", driver.cuMemsetD32_v2(memory, ctypes.c_uint(1), ctypes.c_size_t(HUGE)))
 driver.cuMemFree_v2(memory)
+
+# Contexts that end: their memory and modules end with them, and calls without a context are refused.
+first, second, stream, found = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+create = driver.cuCtxCreate_v4 if hasattr(driver, "cuCtxCreate_v4") else driver.cuCtxCreate_v2
+given = (ctypes.byref(second), None, 0, 0) if hasattr(driver, "cuCtxCreate_v4") else (ctypes.byref(second), 0, 0)
+
+
+def tried() -> tuple[int, ...]:
+    """Results of calls that need a context."""
+    allocated = driver.cuMemAlloc_v2(ctypes.byref(found), ctypes.c_size_t(64))
+    return allocated, driver.cuModuleLoadData(ctypes.byref(found), PTX), driver.cuCtxSynchronize()
+
+
+def in_a_thread(call: Callable[[], object]) -> object:
+    """Result of a call that another thread makes."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+print("create", create(*given), "another thread", in_a_thread(tried))
+driver.cuModuleLoadData(ctypes.byref(module), PTX)
+driver.cuModuleGetFunction(ctypes.byref(function), module, b"f")
+driver.cuStreamCreate(ctypes.byref(stream), 0)
+driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(64))
+print("destroy", driver.cuCtxDestroy_v2(second), driver.cuCtxDestroy_v2(second), driver.cuCtxDestroy_v2(context))
+print("in the primary context", launch(function), driver.cuModuleUnload(module), driver.cuCtxSetCurrent(second))
+print("release", driver.cuDevicePrimaryCtxRelease_v2(0), driver.cuDevicePrimaryCtxRelease_v2(0), "destroyed", *tried(), launch(function))
+print("stream", driver.cuStreamSynchronize(stream), "pop", driver.cuCtxPopCurrent_v2(ctypes.byref(first)), "none", *tried())
+print("again", driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), driver.cuCtxSetCurrent(context), *tried())

@@ -5,23 +5,48 @@ typedef CUresult Result;
 
 namespace {
 
-int only_context;  // the one context; its address is the handle
+int primary_context;  // its address is the handle
+int retained = 0;     // times that the program retained it
+std::set<CUcontext> made_contexts;
 thread_local std::vector<CUcontext> current_contexts;
+bool is_initialised = false;
 std::map<std::pair<uint64_t, std::string>, Kernel*> functions;
 std::map<std::pair<uint64_t, std::string>, Variable*> globals;
-std::set<const void*> modules;  // that are loaded
+std::map<const void*, CUcontext> modules;  // that are loaded, with their contexts; libraries have none
 const uint64_t LARGEST_IMAGE = 1ull << 32;
 struct Physical { size_t bytes; CUmemAllocationProp kind; bool mapped; };
 std::vector<Physical> physical;
 struct Link { std::vector<std::string> texts; std::string whole; };
 
-CUcontext context() { return (CUcontext)&only_context; }
+CUcontext primary() { return (CUcontext)&primary_context; }
+
+bool lives(CUcontext context) {
+  return context == primary() ? retained > 0 || runtime_keeps_context : made_contexts.count(context) != 0;
+}
 
 // The current context of the thread; the runtime makes its own current with the first call that needs one.
 CUcontext current() {
-  if (current_contexts.empty() && has_primary_context) current_contexts.push_back(context());
+  if (current_contexts.empty() && has_primary_context) current_contexts.push_back(primary());
   return current_contexts.empty() ? nullptr : current_contexts.back();
 }
+
+const void* current_of_driver() { return current(); }
+
+Result uninitialised() { return is_initialised || runtime_keeps_context ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+
+Result without_context() {
+  if (Result error = uninitialised()) return error;
+  CUcontext found = current();
+  return !found ? CUDA_ERROR_INVALID_CONTEXT : lives(found) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+// Streams, events and the like can be used without a current context, but end with theirs.
+Result without_any_context() { return made_contexts.empty() && !lives(primary()) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS; }
+
+#define ANYWHERE OutsideRuntime call;
+#define INITIALISED ANYWHERE if (Result error = uninitialised()) return error;
+#define WITH_HANDLE ANYWHERE if (Result error = without_any_context()) return error;
+#define IN_CONTEXT ANYWHERE if (Result error = without_context()) return error;
 
 // The driver's codes are the runtime's, but for these.
 Result of(Error error) {
@@ -34,7 +59,7 @@ Result of(Error error) {
 
 void* pointer_of(CUdeviceptr address) { return (void*)(uintptr_t)address; }
 
-Result load(void** made, const void* image) {
+Result load(void** made, const void* image, CUcontext owner) {
   if (!image) return CUDA_ERROR_INVALID_VALUE;
   uint32_t magic;
   memcpy(&magic, image, 4);
@@ -57,7 +82,7 @@ Result load(void** made, const void* image) {
   if (ask(LOAD_MODULE, code, &answer) || answer.size() != 8) return CUDA_ERROR_INVALID_PTX;
   uint64_t* module = new uint64_t;
   memcpy(module, answer.data(), 8);
-  modules.insert(module);
+  modules[module] = owner;
   *made = module;
   return CUDA_SUCCESS;
 }
@@ -72,14 +97,27 @@ Result unload(const void* module) {
   return CUDA_SUCCESS;
 }
 
-Result load_file(void** made, const char* path) {
+// What a context owns ends with it: its memory and its modules.
+void end_context(CUcontext context, const char* call) {
+  finish_all();
+  std::vector<void*> memory;
+  for (auto& each : allocations)
+    if (each.second.context == context) memory.push_back((void*)each.first);
+  for (void* each : memory) release(each, call);
+  std::vector<const void*> loaded;
+  for (auto& each : modules)
+    if (each.second == context) loaded.push_back(each.first);
+  for (const void* each : loaded) unload(each);
+}
+
+Result load_file(void** made, const char* path, CUcontext owner) {
   FILE* file = fopen(path, "rb");
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
   std::string text;
   char part[1 << 16];
   while (size_t count = fread(part, 1, sizeof part, file)) text.append(part, count);
   fclose(file);
-  return load(made, text.c_str());
+  return load(made, text.c_str(), owner);
 }
 
 Result function_of(Kernel** found, const void* module, const char* name) {
@@ -147,13 +185,13 @@ Result copy(void* target, const void* source, size_t count, cudaMemcpyKind kind,
 
 // -- device and context -------------------------------------------------------------------------------------------------
 
-API Result cuInit(unsigned) { start(); return CUDA_SUCCESS; }
+API Result cuInit(unsigned) { ANYWHERE start(); is_initialised = true; return CUDA_SUCCESS; }
 API Result cuDriverGetVersion(int* version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
-API Result cuDeviceGetCount(int* count) { *count = 1; return CUDA_SUCCESS; }
-API Result cuDeviceGet(CUdevice* device, int ordinal) { *device = 0; return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS; }
+API Result cuDeviceGetCount(int* count) { INITIALISED *count = 1; return CUDA_SUCCESS; }
+API Result cuDeviceGet(CUdevice* device, int ordinal) { INITIALISED *device = 0; return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS; }
 API Result cuDeviceGetName(char* name, int length, CUdevice) { snprintf(name, length, "gemmgen emulator (sm_%d)", architecture()); return CUDA_SUCCESS; }
 API Result cuDeviceGetUuid(CUuuid* uuid, CUdevice) { memset(uuid, 0, sizeof *uuid); return CUDA_SUCCESS; }
-API Result cuDeviceTotalMem(size_t* bytes, CUdevice) { start(); *bytes = arena; return CUDA_SUCCESS; }
+API Result cuDeviceTotalMem(size_t* bytes, CUdevice) { INITIALISED start(); *bytes = arena; return CUDA_SUCCESS; }
 API Result cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
   *value = which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? 1 : attribute((cudaDeviceAttr)which);
   return CUDA_SUCCESS;
@@ -161,65 +199,96 @@ API Result cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) 
 API Result cuDeviceGetPCIBusId(char* text, int length, CUdevice) { snprintf(text, length, "0000:00:00.0"); return CUDA_SUCCESS; }
 API Result cuDeviceComputeCapability(int* major, int* minor, CUdevice) { *major = architecture() / 10; *minor = architecture() % 10; return CUDA_SUCCESS; }
 API Result cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) { *can = 0; return CUDA_SUCCESS; }
-API Result cuDevicePrimaryCtxRetain(CUcontext* made, CUdevice) { *made = context(); return CUDA_SUCCESS; }
-API Result cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
-API Result cuDevicePrimaryCtxReset(CUdevice) { return CUDA_SUCCESS; }
+API Result cuDevicePrimaryCtxRetain(CUcontext* made, CUdevice) { INITIALISED ++retained; *made = primary(); return CUDA_SUCCESS; }
+API Result cuDevicePrimaryCtxRelease(CUdevice) {
+  INITIALISED
+  if (!lives(primary())) return CUDA_ERROR_INVALID_CONTEXT;
+  retained = std::max(retained - 1, 0);
+  if (!lives(primary())) end_context(primary(), "cuDevicePrimaryCtxRelease");
+  return CUDA_SUCCESS;
+}
+API Result cuDevicePrimaryCtxReset(CUdevice) {
+  INITIALISED
+  if (lives(primary())) end_context(primary(), "cuDevicePrimaryCtxReset");
+  return CUDA_SUCCESS;
+}
 API Result cuDevicePrimaryCtxSetFlags(CUdevice, unsigned) { return CUDA_SUCCESS; }
-API Result cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) { *flags = 0; *active = 1; return CUDA_SUCCESS; }
+API Result cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) { *flags = 0; *active = lives(primary()); return CUDA_SUCCESS; }
 #if CUDA_VERSION >= 13000
 API Result cuCtxCreate(CUcontext* made, CUctxCreateParams*, unsigned, CUdevice) {
 #else
 API Result cuCtxCreate(CUcontext* made, unsigned, CUdevice) {
 #endif
-  *made = context();
+  INITIALISED
+  *made = (CUcontext) new int;  // never deleted: the handle of a context that has ended is no later one's
+  made_contexts.insert(*made);
   current_contexts.push_back(*made);
   return CUDA_SUCCESS;
 }
-API Result cuCtxDestroy(CUcontext) { finish_all(); current_contexts.clear(); return CUDA_SUCCESS; }
-API Result cuCtxPushCurrent(CUcontext pushed) { current_contexts.push_back(pushed); return CUDA_SUCCESS; }
+// Only the stack of the calling thread loses the context; to others it stays current, and their calls fail.
+API Result cuCtxDestroy(CUcontext context) {
+  INITIALISED
+  if (!made_contexts.count(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  end_context(context, "cuCtxDestroy");
+  made_contexts.erase(context);
+  if (!current_contexts.empty() && current_contexts.back() == context) current_contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+API Result cuCtxPushCurrent(CUcontext pushed) {
+  INITIALISED
+  if (!lives(pushed)) return CUDA_ERROR_INVALID_CONTEXT;
+  current_contexts.push_back(pushed);
+  return CUDA_SUCCESS;
+}
 API Result cuCtxPopCurrent(CUcontext* popped) {
+  INITIALISED
   if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
   if (popped) *popped = current_contexts.back();
   current_contexts.pop_back();
   return CUDA_SUCCESS;
 }
 API Result cuCtxSetCurrent(CUcontext set) {
+  INITIALISED
+  if (set && !lives(set)) return CUDA_ERROR_INVALID_CONTEXT;
   if (!current_contexts.empty()) current_contexts.pop_back();
   if (set) current_contexts.push_back(set);
   return CUDA_SUCCESS;
 }
-API Result cuCtxGetCurrent(CUcontext* found) { *found = current(); return CUDA_SUCCESS; }
-API Result cuCtxGetDevice(CUdevice* device) { *device = 0; return current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
+API Result cuCtxGetCurrent(CUcontext* found) { INITIALISED *found = current(); return CUDA_SUCCESS; }
+API Result cuCtxGetDevice(CUdevice* device) { IN_CONTEXT *device = 0; return CUDA_SUCCESS; }
 API Result cuCtxGetApiVersion(CUcontext, unsigned* version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
-API Result cuCtxGetFlags(unsigned* flags) { *flags = 0; return CUDA_SUCCESS; }
+API Result cuCtxGetFlags(unsigned* flags) { IN_CONTEXT *flags = 0; return CUDA_SUCCESS; }
 API Result cuCtxGetId(CUcontext, unsigned long long* id) { *id = 1; return CUDA_SUCCESS; }
-API Result cuCtxGetLimit(size_t* value, CUlimit) { *value = 8 << 20; return CUDA_SUCCESS; }
-API Result cuCtxSetLimit(CUlimit, size_t) { return CUDA_SUCCESS; }
-API Result cuCtxGetStreamPriorityRange(int* least, int* greatest) { return of(cudaDeviceGetStreamPriorityRange(least, greatest)); }
-API Result cuCtxSynchronize() { return of(finish_all()); }
+API Result cuCtxGetLimit(size_t* value, CUlimit) { IN_CONTEXT *value = 8 << 20; return CUDA_SUCCESS; }
+API Result cuCtxSetLimit(CUlimit, size_t) { IN_CONTEXT return CUDA_SUCCESS; }
+API Result cuCtxGetStreamPriorityRange(int* least, int* greatest) { IN_CONTEXT return of(cudaDeviceGetStreamPriorityRange(least, greatest)); }
+API Result cuCtxSynchronize() { IN_CONTEXT return of(finish_all()); }
 
 // -- modules and launches -----------------------------------------------------------------------------------------------
 
-API Result cuModuleLoad(CUmodule* module, const char* path) { return load_file((void**)module, path); }
-API Result cuModuleLoadData(CUmodule* module, const void* image) { return load((void**)module, image); }
-API Result cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) { return load((void**)module, image); }
-API Result cuModuleLoadFatBinary(CUmodule* module, const void* image) { return load((void**)module, image); }
-API Result cuModuleUnload(CUmodule module) { return unload(module); }
+API Result cuModuleLoad(CUmodule* module, const char* path) { IN_CONTEXT return load_file((void**)module, path, current()); }
+API Result cuModuleLoadData(CUmodule* module, const void* image) { IN_CONTEXT return load((void**)module, image, current()); }
+API Result cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) { IN_CONTEXT return load((void**)module, image, current()); }
+API Result cuModuleLoadFatBinary(CUmodule* module, const void* image) { IN_CONTEXT return load((void**)module, image, current()); }
+API Result cuModuleUnload(CUmodule module) { IN_CONTEXT return unload(module); }
 API Result cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) { *mode = CU_MODULE_EAGER_LOADING; return CUDA_SUCCESS; }
-API Result cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) { return function_of((Kernel**)function, module, name); }
-API Result cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name) { return global_of(address, bytes, module, name); }
+API Result cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) { IN_CONTEXT return function_of((Kernel**)function, module, name); }
+API Result cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name) { IN_CONTEXT return global_of(address, bytes, module, name); }
 API Result cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
-  return load((void**)library, code);
+  ANYWHERE
+  return load((void**)library, code, nullptr);
 }
 API Result cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
-  return load_file((void**)library, path);
+  ANYWHERE
+  return load_file((void**)library, path, nullptr);
 }
-API Result cuLibraryUnload(CUlibrary library) { return unload(library); }
+API Result cuLibraryUnload(CUlibrary library) { ANYWHERE return unload(library); }
 API Result cuLibraryGetModule(CUmodule* module, CUlibrary library) { *module = (CUmodule)library; return CUDA_SUCCESS; }
-API Result cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) { return function_of((Kernel**)kernel, library, name); }
-API Result cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) { return global_of(address, bytes, library, name); }
-API Result cuKernelGetFunction(CUfunction* function, CUkernel kernel) { *function = (CUfunction)kernel; return CUDA_SUCCESS; }
+API Result cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) { ANYWHERE return function_of((Kernel**)kernel, library, name); }
+API Result cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) { IN_CONTEXT return global_of(address, bytes, library, name); }
+API Result cuKernelGetFunction(CUfunction* function, CUkernel kernel) { IN_CONTEXT *function = (CUfunction)kernel; return CUDA_SUCCESS; }
 API Result cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction function) {
+  IN_CONTEXT
   cudaFuncAttributes found;
   if (Error error = cudaFuncGetAttributes(&found, function)) return of(error);
   switch (which) {
@@ -233,27 +302,31 @@ API Result cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction
   }
   return CUDA_SUCCESS;
 }
-API Result cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) { return of(cudaFuncSetAttribute(function, (cudaFuncAttribute)which, value)); }
+API Result cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) { IN_CONTEXT return of(cudaFuncSetAttribute(function, (cudaFuncAttribute)which, value)); }
 API Result cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
-API Result cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel kernel, CUdevice) { return cuFuncGetAttribute(value, which, (CUfunction)kernel); }
-API Result cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel kernel, CUdevice) { return cuFuncSetAttribute((CUfunction)kernel, which, value); }
+API Result cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel kernel, CUdevice) { ANYWHERE return cuFuncGetAttribute(value, which, (CUfunction)kernel); }
+API Result cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel kernel, CUdevice) { ANYWHERE return cuFuncSetAttribute((CUfunction)kernel, which, value); }
 API Result cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, size_t* size) {
+  ANYWHERE
   Kernel* kernel = kernel_of(function);
   if (!kernel || know(kernel) || index >= kernel->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
   if (offset) *offset = kernel->parameters[index].first;
   if (size) *size = kernel->parameters[index].second;
   return CUDA_SUCCESS;
 }
-API Result cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, size_t* size) { return cuFuncGetParamInfo((CUfunction)kernel, index, offset, size); }
+API Result cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, size_t* size) { ANYWHERE return cuFuncGetParamInfo((CUfunction)kernel, index, offset, size); }
 API Result cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream,
                           void** arguments, void** extra) {
+  IN_CONTEXT
   return launch_function(function, plain_shape({gx, gy, gz}, {bx, by, bz}, shared), arguments, extra, stream);
 }
 API Result cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                                      CUstream stream, void** arguments) {
+  IN_CONTEXT
   return launch_function(function, plain_shape({gx, gy, gz}, {bx, by, bz}, shared, true), arguments, nullptr, stream);
 }
 API Result cuLaunchKernelEx(const CUlaunchConfig* given, CUfunction function, void** arguments, void** extra) {
+  IN_CONTEXT
   LaunchShape shape = plain_shape({given->gridDimX, given->gridDimY, given->gridDimZ}, {given->blockDimX, given->blockDimY, given->blockDimZ}, given->sharedMemBytes);
   for (unsigned i = 0; i < given->numAttrs; ++i) {
     const CUlaunchAttribute& each = given->attrs[i];
@@ -267,14 +340,17 @@ API Result cuLaunchKernelEx(const CUlaunchConfig* given, CUfunction function, vo
   }
   return launch_function(function, shape, arguments, extra, given->hStream);
 }
-API Result cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) { return of(cudaLaunchHostFunc(stream, function, data)); }
+API Result cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) { IN_CONTEXT return of(cudaLaunchHostFunc(stream, function, data)); }
 API Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, size_t shared) {
+  IN_CONTEXT
   return of(cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared));
 }
 API Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int threads, size_t shared, unsigned) {
+  IN_CONTEXT
   return of(cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared));
 }
 API Result cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfunction function, CUoccupancyB2DSize, size_t, int limit) {
+  IN_CONTEXT
   cudaFuncAttributes found;
   if (Error error = cudaFuncGetAttributes(&found, function)) return of(error);
   *block = limit > 0 ? std::min(limit, found.maxThreadsPerBlock) : found.maxThreadsPerBlock;
@@ -285,6 +361,7 @@ API Result cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfunction fu
 // Linking of PTX texts; the image is their text, which is linked when it is loaded.
 API Result cuLinkCreate(unsigned, CUjit_option*, void**, CUlinkState* state) { *state = (CUlinkState) new Link; return CUDA_SUCCESS; }
 API Result cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char*, unsigned, CUjit_option*, void**) {
+  ANYWHERE
   if (type != CU_JIT_INPUT_PTX) {
     unsupported("cuLinkAddData of anything but PTX");
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -293,6 +370,7 @@ API Result cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, siz
   return CUDA_SUCCESS;
 }
 API Result cuLinkComplete(CUlinkState state, void** image, size_t* size) {
+  ANYWHERE
   Link* link = (Link*)state;
   if (link->texts.size() != 1) {
     unsupported("cuLinkComplete of several inputs");
@@ -308,36 +386,43 @@ API Result cuLinkDestroy(CUlinkState state) { delete (Link*)state; return CUDA_S
 // -- memory -------------------------------------------------------------------------------------------------------------
 
 API Result cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
+  IN_CONTEXT
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   return of(allocate((void**)pointer, bytes, DEVICE, "cuMemAlloc"));
 }
 API Result cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream stream) {
+  IN_CONTEXT
   return of(allocate_in_stream((void**)pointer, bytes, stream, "cuMemAllocAsync"));
 }
 API Result cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUmemoryPool, CUstream stream) {
+  IN_CONTEXT
   return of(allocate_in_stream((void**)pointer, bytes, stream, "cuMemAllocFromPoolAsync"));
 }
-API Result cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned) { return of(allocate((void**)pointer, bytes, MANAGED, "cuMemAllocManaged")); }
-API Result cuMemAllocHost(void** pointer, size_t bytes) { return of(allocate(pointer, bytes, PINNED, "cuMemAllocHost")); }
-API Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) { return of(allocate(pointer, bytes, PINNED, "cuMemHostAlloc")); }
+API Result cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned) { IN_CONTEXT return of(allocate((void**)pointer, bytes, MANAGED, "cuMemAllocManaged")); }
+API Result cuMemAllocHost(void** pointer, size_t bytes) { IN_CONTEXT return of(allocate(pointer, bytes, PINNED, "cuMemAllocHost")); }
+API Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) { IN_CONTEXT return of(allocate(pointer, bytes, PINNED, "cuMemHostAlloc")); }
 API Result cuMemAllocPitch(CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height, unsigned) {
+  IN_CONTEXT
   *pitch = (width + 511) / 512 * 512;
   return of(allocate((void**)pointer, *pitch * height, DEVICE, "cuMemAllocPitch"));
 }
 API Result cuMemFree(CUdeviceptr pointer) {
+  IN_CONTEXT
   if (pointer) finish_all();
   return of(release(pointer_of(pointer), "cuMemFree"));
 }
 API Result cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+  IN_CONTEXT
   return of(in_stream(stream, [=](cudaStream_t stream) { return release(pointer_of(pointer), "cuMemFreeAsync", stream); }));
 }
 // A range of addresses is memory from its reservation on; physical memory that is mapped there has no place of its own.
 API Result cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) { *bytes = 2 << 20; return CUDA_SUCCESS; }
 API Result cuMemAddressReserve(CUdeviceptr* pointer, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  ANYWHERE
   if (!bytes || bytes % (2 << 20)) return CUDA_ERROR_INVALID_VALUE;
   return of(allocate((void**)pointer, bytes, DEVICE, "cuMemAddressReserve"));
 }
-API Result cuMemAddressFree(CUdeviceptr pointer, size_t) { return of(release(pointer_of(pointer), "cuMemAddressFree")); }
+API Result cuMemAddressFree(CUdeviceptr pointer, size_t) { ANYWHERE return of(release(pointer_of(pointer), "cuMemAddressFree")); }
 API Result cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* kind, unsigned long long) {
   if (!bytes || bytes % (2 << 20)) return CUDA_ERROR_INVALID_VALUE;
   physical.push_back({bytes, *kind, false});
@@ -345,6 +430,7 @@ API Result cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const
   return CUDA_SUCCESS;
 }
 API Result cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long) {
+  ANYWHERE
   if (!handle || handle > physical.size() || offset + bytes > physical[handle - 1].bytes) return CUDA_ERROR_INVALID_VALUE;
   if (physical[handle - 1].mapped) {
     unsupported("cuMemMap of memory that was mapped before");
@@ -354,19 +440,20 @@ API Result cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGener
   return fits(pointer_of(pointer), bytes, "cuMemMap") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 API Result cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) { return CUDA_SUCCESS; }
-API Result cuMemUnmap(CUdeviceptr, size_t) { return of(finish_all()); }
+API Result cuMemUnmap(CUdeviceptr, size_t) { ANYWHERE return of(finish_all()); }
 API Result cuMemRelease(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
 API Result cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* kind, CUmemGenericAllocationHandle handle) {
   if (!handle || handle > physical.size()) return CUDA_ERROR_INVALID_VALUE;
   *kind = physical[handle - 1].kind;
   return CUDA_SUCCESS;
 }
-API Result cuMemFreeHost(void* pointer) { return of(release(pointer, "cuMemFreeHost")); }
-API Result cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned flags) { return of(cudaHostGetDevicePointer((void**)device, host, flags)); }
-API Result cuMemHostRegister(void* pointer, size_t bytes, unsigned flags) { return of(cudaHostRegister(pointer, bytes, flags)); }
-API Result cuMemHostUnregister(void* pointer) { return of(cudaHostUnregister(pointer)); }
-API Result cuMemGetInfo(size_t* free_bytes, size_t* total) { return of(cudaMemGetInfo(free_bytes, total)); }
+API Result cuMemFreeHost(void* pointer) { WITH_HANDLE return of(release(pointer, "cuMemFreeHost")); }
+API Result cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned flags) { IN_CONTEXT return of(cudaHostGetDevicePointer((void**)device, host, flags)); }
+API Result cuMemHostRegister(void* pointer, size_t bytes, unsigned flags) { IN_CONTEXT return of(cudaHostRegister(pointer, bytes, flags)); }
+API Result cuMemHostUnregister(void* pointer) { WITH_HANDLE return of(cudaHostUnregister(pointer)); }
+API Result cuMemGetInfo(size_t* free_bytes, size_t* total) { IN_CONTEXT return of(cudaMemGetInfo(free_bytes, total)); }
 API Result cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
+  IN_CONTEXT
   auto found = allocation_of(pointer_of(pointer));
   if (found == allocations.end()) return CUDA_ERROR_NOT_FOUND;
   if (base) *base = found->first;
@@ -374,10 +461,11 @@ API Result cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr po
   return CUDA_SUCCESS;
 }
 API Result cuPointerGetAttribute(void* value, CUpointer_attribute which, CUdeviceptr pointer) {
+  ANYWHERE
   auto found = allocation_of(pointer_of(pointer));
   if (found == allocations.end()) return CUDA_ERROR_INVALID_VALUE;
   switch (which) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext*)value = context(); break;
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext*)value = found->second.context ? (CUcontext)found->second.context : primary(); break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned*)value = found->second.kind == PINNED ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: case CU_POINTER_ATTRIBUTE_HOST_POINTER: *(CUdeviceptr*)value = pointer; break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned*)value = found->second.kind == MANAGED; break;
@@ -388,10 +476,10 @@ API Result cuPointerGetAttribute(void* value, CUpointer_attribute which, CUdevic
   }
   return CUDA_SUCCESS;
 }
-API Result cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice) { *pool = (CUmemoryPool)&only_context; return CUDA_SUCCESS; }
-API Result cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice) { *pool = (CUmemoryPool)&only_context; return CUDA_SUCCESS; }
+API Result cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice) { *pool = (CUmemoryPool)&primary_context; return CUDA_SUCCESS; }
+API Result cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice) { *pool = (CUmemoryPool)&primary_context; return CUDA_SUCCESS; }
 API Result cuDeviceSetMemPool(CUdevice, CUmemoryPool) { return CUDA_SUCCESS; }
-API Result cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps*) { *pool = (CUmemoryPool)&only_context; return CUDA_SUCCESS; }
+API Result cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps*) { *pool = (CUmemoryPool)&primary_context; return CUDA_SUCCESS; }
 API Result cuMemPoolDestroy(CUmemoryPool) { return CUDA_SUCCESS; }
 API Result cuMemPoolTrimTo(CUmemoryPool, size_t) { return CUDA_SUCCESS; }
 API Result cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void*) { return CUDA_SUCCESS; }
@@ -403,6 +491,7 @@ API Result cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute which, void* 
 // -- arrays and textures ------------------------------------------------------------------------------------------------
 
 API Result cuArrayCreate(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* given) {
+  IN_CONTEXT
   bool real = given->Format == CU_AD_FORMAT_HALF || given->Format == CU_AD_FORMAT_FLOAT;
   bool whole = given->Format >= CU_AD_FORMAT_SIGNED_INT8 && given->Format <= CU_AD_FORMAT_SIGNED_INT32;
   int size = real ? (given->Format == CU_AD_FORMAT_HALF ? 16 : 32) : 8 << ((given->Format & 7) - (whole ? 0 : 1));
@@ -413,8 +502,9 @@ API Result cuArrayCreate(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* given) {
   cudaChannelFormatDesc format = {bits[0], bits[1], bits[2], bits[3], kind};
   return of(cudaMallocArray((cudaArray_t*)array, &format, given->Width, given->Height, 0));
 }
-API Result cuArrayDestroy(CUarray array) { return of(cudaFreeArray((cudaArray_t)array)); }
+API Result cuArrayDestroy(CUarray array) { WITH_HANDLE return of(cudaFreeArray((cudaArray_t)array)); }
 API Result cuMemcpy2D(const CUDA_MEMCPY2D* given) {
+  IN_CONTEXT
   auto of_array = [](CUarray array) { return (Array*)array; };
   auto row = [&](CUarray array) { return of_array(array)->element_bytes * of_array(array)->extent.width; };
   auto place = [&](CUmemorytype type, const void* host, CUdeviceptr device, CUarray array) {
@@ -427,6 +517,7 @@ API Result cuMemcpy2D(const CUDA_MEMCPY2D* given) {
   return of(copy_rows(target, to, source, from, given->WidthInBytes, given->Height, cudaMemcpyDefault, nullptr, true, "cuMemcpy2D"));
 }
 API Result cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC* given, const CUDA_TEXTURE_DESC* how, const CUDA_RESOURCE_VIEW_DESC*) {
+  IN_CONTEXT
   if (given->resType != CU_RESOURCE_TYPE_ARRAY) {
     unsupported("cuTexObjectCreate over memory that is no array");
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -442,50 +533,50 @@ API Result cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC* give
   texture.normalizedCoords = (how->flags & CU_TRSF_NORMALIZED_COORDINATES) != 0;
   return of(cudaCreateTextureObject((cudaTextureObject_t*)object, &resource, &texture, nullptr));
 }
-API Result cuTexObjectDestroy(CUtexObject object) { return of(cudaDestroyTextureObject(object)); }
+API Result cuTexObjectDestroy(CUtexObject object) { WITH_HANDLE return of(cudaDestroyTextureObject(object)); }
 
-API Result cuMemcpy(CUdeviceptr target, CUdeviceptr source, size_t count) { return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDefault, nullptr, false, "cuMemcpy"); }
-API Result cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t count, CUstream stream) { return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDefault, stream, true, "cuMemcpyAsync"); }
-API Result cuMemcpyHtoD(CUdeviceptr target, const void* source, size_t count) { return copy(pointer_of(target), source, count, cudaMemcpyHostToDevice, nullptr, false, "cuMemcpyHtoD"); }
-API Result cuMemcpyDtoH(void* target, CUdeviceptr source, size_t count) { return copy(target, pointer_of(source), count, cudaMemcpyDeviceToHost, nullptr, false, "cuMemcpyDtoH"); }
-API Result cuMemcpyDtoD(CUdeviceptr target, CUdeviceptr source, size_t count) { return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDeviceToDevice, nullptr, false, "cuMemcpyDtoD"); }
-API Result cuMemcpyHtoDAsync(CUdeviceptr target, const void* source, size_t count, CUstream stream) { return copy(pointer_of(target), source, count, cudaMemcpyHostToDevice, stream, true, "cuMemcpyHtoDAsync"); }
-API Result cuMemcpyDtoHAsync(void* target, CUdeviceptr source, size_t count, CUstream stream) { return copy(target, pointer_of(source), count, cudaMemcpyDeviceToHost, stream, true, "cuMemcpyDtoHAsync"); }
-API Result cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, size_t count, CUstream stream) { return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDeviceToDevice, stream, true, "cuMemcpyDtoDAsync"); }
-API Result cuMemsetD8(CUdeviceptr target, unsigned char value, size_t count) { return fill(target, 0, value, 1, count, 1, nullptr, false, "cuMemsetD8"); }
-API Result cuMemsetD16(CUdeviceptr target, unsigned short value, size_t count) { return fill(target, 0, value, 2, count, 1, nullptr, false, "cuMemsetD16"); }
-API Result cuMemsetD32(CUdeviceptr target, unsigned value, size_t count) { return fill(target, 0, value, 4, count, 1, nullptr, false, "cuMemsetD32"); }
-API Result cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t count, CUstream stream) { return fill(target, 0, value, 1, count, 1, stream, false, "cuMemsetD8Async"); }
-API Result cuMemsetD16Async(CUdeviceptr target, unsigned short value, size_t count, CUstream stream) { return fill(target, 0, value, 2, count, 1, stream, false, "cuMemsetD16Async"); }
-API Result cuMemsetD32Async(CUdeviceptr target, unsigned value, size_t count, CUstream stream) { return fill(target, 0, value, 4, count, 1, stream, false, "cuMemsetD32Async"); }
-API Result cuMemsetD2D8(CUdeviceptr target, size_t pitch, unsigned char value, size_t width, size_t height) { return fill(target, pitch, value, 1, width, height, nullptr, false, "cuMemsetD2D8"); }
-API Result cuMemsetD2D32(CUdeviceptr target, size_t pitch, unsigned value, size_t width, size_t height) { return fill(target, pitch, value, 4, width, height, nullptr, false, "cuMemsetD2D32"); }
+API Result cuMemcpy(CUdeviceptr target, CUdeviceptr source, size_t count) { IN_CONTEXT return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDefault, nullptr, false, "cuMemcpy"); }
+API Result cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t count, CUstream stream) { IN_CONTEXT return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDefault, stream, true, "cuMemcpyAsync"); }
+API Result cuMemcpyHtoD(CUdeviceptr target, const void* source, size_t count) { IN_CONTEXT return copy(pointer_of(target), source, count, cudaMemcpyHostToDevice, nullptr, false, "cuMemcpyHtoD"); }
+API Result cuMemcpyDtoH(void* target, CUdeviceptr source, size_t count) { IN_CONTEXT return copy(target, pointer_of(source), count, cudaMemcpyDeviceToHost, nullptr, false, "cuMemcpyDtoH"); }
+API Result cuMemcpyDtoD(CUdeviceptr target, CUdeviceptr source, size_t count) { IN_CONTEXT return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDeviceToDevice, nullptr, false, "cuMemcpyDtoD"); }
+API Result cuMemcpyHtoDAsync(CUdeviceptr target, const void* source, size_t count, CUstream stream) { IN_CONTEXT return copy(pointer_of(target), source, count, cudaMemcpyHostToDevice, stream, true, "cuMemcpyHtoDAsync"); }
+API Result cuMemcpyDtoHAsync(void* target, CUdeviceptr source, size_t count, CUstream stream) { IN_CONTEXT return copy(target, pointer_of(source), count, cudaMemcpyDeviceToHost, stream, true, "cuMemcpyDtoHAsync"); }
+API Result cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, size_t count, CUstream stream) { IN_CONTEXT return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDeviceToDevice, stream, true, "cuMemcpyDtoDAsync"); }
+API Result cuMemsetD8(CUdeviceptr target, unsigned char value, size_t count) { IN_CONTEXT return fill(target, 0, value, 1, count, 1, nullptr, false, "cuMemsetD8"); }
+API Result cuMemsetD16(CUdeviceptr target, unsigned short value, size_t count) { IN_CONTEXT return fill(target, 0, value, 2, count, 1, nullptr, false, "cuMemsetD16"); }
+API Result cuMemsetD32(CUdeviceptr target, unsigned value, size_t count) { IN_CONTEXT return fill(target, 0, value, 4, count, 1, nullptr, false, "cuMemsetD32"); }
+API Result cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t count, CUstream stream) { IN_CONTEXT return fill(target, 0, value, 1, count, 1, stream, false, "cuMemsetD8Async"); }
+API Result cuMemsetD16Async(CUdeviceptr target, unsigned short value, size_t count, CUstream stream) { IN_CONTEXT return fill(target, 0, value, 2, count, 1, stream, false, "cuMemsetD16Async"); }
+API Result cuMemsetD32Async(CUdeviceptr target, unsigned value, size_t count, CUstream stream) { IN_CONTEXT return fill(target, 0, value, 4, count, 1, stream, false, "cuMemsetD32Async"); }
+API Result cuMemsetD2D8(CUdeviceptr target, size_t pitch, unsigned char value, size_t width, size_t height) { IN_CONTEXT return fill(target, pitch, value, 1, width, height, nullptr, false, "cuMemsetD2D8"); }
+API Result cuMemsetD2D32(CUdeviceptr target, size_t pitch, unsigned value, size_t width, size_t height) { IN_CONTEXT return fill(target, pitch, value, 4, width, height, nullptr, false, "cuMemsetD2D32"); }
 
 // -- streams, events and graphs -----------------------------------------------------------------------------------------
 
-API Result cuStreamCreate(CUstream* stream, unsigned flags) { return of(cudaStreamCreateWithFlags(stream, flags)); }
-API Result cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) { return of(cudaStreamCreateWithPriority(stream, flags, priority)); }
-API Result cuStreamDestroy(CUstream stream) { return of(cudaStreamDestroy(stream)); }
-API Result cuStreamSynchronize(CUstream stream) { return of(cudaStreamSynchronize(stream)); }
-API Result cuStreamQuery(CUstream stream) { return of(cudaStreamQuery(stream)); }
-API Result cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) { return of(cudaStreamWaitEvent(stream, event, flags)); }
-API Result cuStreamGetFlags(CUstream stream, unsigned* flags) { return of(cudaStreamGetFlags(stream, flags)); }
-API Result cuStreamGetPriority(CUstream stream, int* priority) { return of(cudaStreamGetPriority(stream, priority)); }
-API Result cuStreamGetCtx(CUstream, CUcontext* found) { *found = context(); return CUDA_SUCCESS; }
-API Result cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) { return of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal)); }
-API Result cuStreamEndCapture(CUstream stream, CUgraph* graph) { return of(cudaStreamEndCapture(stream, graph)); }
-API Result cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) { return of(cudaStreamIsCapturing(stream, (cudaStreamCaptureStatus*)status)); }
-API Result cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph, unsigned long long) { return of(cudaGraphInstantiate(made, graph, 0)); }
-API Result cuGraphLaunch(CUgraphExec made, CUstream stream) { return of(cudaGraphLaunch(made, stream)); }
+API Result cuStreamCreate(CUstream* stream, unsigned flags) { IN_CONTEXT return of(cudaStreamCreateWithFlags(stream, flags)); }
+API Result cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) { IN_CONTEXT return of(cudaStreamCreateWithPriority(stream, flags, priority)); }
+API Result cuStreamDestroy(CUstream stream) { WITH_HANDLE return of(cudaStreamDestroy(stream)); }
+API Result cuStreamSynchronize(CUstream stream) { WITH_HANDLE return of(cudaStreamSynchronize(stream)); }
+API Result cuStreamQuery(CUstream stream) { WITH_HANDLE return of(cudaStreamQuery(stream)); }
+API Result cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) { WITH_HANDLE return of(cudaStreamWaitEvent(stream, event, flags)); }
+API Result cuStreamGetFlags(CUstream stream, unsigned* flags) { WITH_HANDLE return of(cudaStreamGetFlags(stream, flags)); }
+API Result cuStreamGetPriority(CUstream stream, int* priority) { WITH_HANDLE return of(cudaStreamGetPriority(stream, priority)); }
+API Result cuStreamGetCtx(CUstream, CUcontext* found) { IN_CONTEXT *found = current(); return CUDA_SUCCESS; }
+API Result cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) { IN_CONTEXT return of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal)); }
+API Result cuStreamEndCapture(CUstream stream, CUgraph* graph) { IN_CONTEXT return of(cudaStreamEndCapture(stream, graph)); }
+API Result cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) { WITH_HANDLE return of(cudaStreamIsCapturing(stream, (cudaStreamCaptureStatus*)status)); }
+API Result cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph, unsigned long long) { ANYWHERE return of(cudaGraphInstantiate(made, graph, 0)); }
+API Result cuGraphLaunch(CUgraphExec made, CUstream stream) { IN_CONTEXT return of(cudaGraphLaunch(made, stream)); }
 API Result cuGraphUpload(CUgraphExec, CUstream) { return CUDA_SUCCESS; }
-API Result cuGraphExecDestroy(CUgraphExec made) { return of(cudaGraphExecDestroy(made)); }
-API Result cuGraphDestroy(CUgraph graph) { return of(cudaGraphDestroy(graph)); }
-API Result cuEventCreate(CUevent* event, unsigned flags) { return of(cudaEventCreateWithFlags(event, flags)); }
-API Result cuEventRecord(CUevent event, CUstream stream) { return of(cudaEventRecord(event, stream)); }
-API Result cuEventSynchronize(CUevent event) { return of(cudaEventSynchronize(event)); }
-API Result cuEventQuery(CUevent event) { return of(cudaEventQuery(event)); }
-API Result cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) { return of(cudaEventElapsedTime(milliseconds, from, to)); }
-API Result cuEventDestroy(CUevent event) { return of(cudaEventDestroy(event)); }
+API Result cuGraphExecDestroy(CUgraphExec made) { ANYWHERE return of(cudaGraphExecDestroy(made)); }
+API Result cuGraphDestroy(CUgraph graph) { ANYWHERE return of(cudaGraphDestroy(graph)); }
+API Result cuEventCreate(CUevent* event, unsigned flags) { IN_CONTEXT return of(cudaEventCreateWithFlags(event, flags)); }
+API Result cuEventRecord(CUevent event, CUstream stream) { IN_CONTEXT return of(cudaEventRecord(event, stream)); }
+API Result cuEventSynchronize(CUevent event) { WITH_HANDLE return of(cudaEventSynchronize(event)); }
+API Result cuEventQuery(CUevent event) { WITH_HANDLE return of(cudaEventQuery(event)); }
+API Result cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) { WITH_HANDLE return of(cudaEventElapsedTime(milliseconds, from, to)); }
+API Result cuEventDestroy(CUevent event) { WITH_HANDLE return of(cudaEventDestroy(event)); }
 
 // -- errors and entry points --------------------------------------------------------------------------------------------
 
@@ -494,6 +585,7 @@ API Result cuGetErrorName(Result error, const char** name) {
   switch ((int)error) {
 #define NAME(error) case error: *name = #error; break;
     NAME(CUDA_SUCCESS) NAME(CUDA_ERROR_INVALID_VALUE) NAME(CUDA_ERROR_OUT_OF_MEMORY) NAME(CUDA_ERROR_INVALID_IMAGE) NAME(CUDA_ERROR_INVALID_CONTEXT)
+    NAME(CUDA_ERROR_NOT_INITIALIZED) NAME(CUDA_ERROR_CONTEXT_IS_DESTROYED)
     NAME(CUDA_ERROR_INVALID_DEVICE) NAME(CUDA_ERROR_INVALID_PTX) NAME(CUDA_ERROR_NO_BINARY_FOR_GPU) NAME(CUDA_ERROR_FILE_NOT_FOUND) NAME(CUDA_ERROR_INVALID_HANDLE)
     NAME(CUDA_ERROR_NOT_FOUND) NAME(CUDA_ERROR_ILLEGAL_ADDRESS) NAME(CUDA_ERROR_MISALIGNED_ADDRESS) NAME(CUDA_ERROR_LAUNCH_FAILED) NAME(CUDA_ERROR_ASSERT)
     NAME(CUDA_ERROR_LAUNCH_TIMEOUT) NAME(CUDA_ERROR_NOT_SUPPORTED)
@@ -511,7 +603,7 @@ API Result cuGetExportTable(const void**, const CUuuid*) {
 }
 API Result cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult* status) {
   Dl_info own;
-  static void* library = dladdr((void*)&only_context, &own) ? dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+  static void* library = dladdr((void*)&primary_context, &own) ? dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
   *function = nullptr;
   // Names in requests have no version; the header's newest is the one that is compiled here.
   for (const char* version : {"_v4", "_v3", "_v2", ""})

@@ -51,7 +51,7 @@ struct Kernel {
 };
 struct Variable { uint64_t module; std::string name; uint64_t address = 0, size = 0; };
 struct Configuration { dim3 grid, block; size_t shared; cudaStream_t stream; };
-struct Allocation { size_t bytes; MemoryKind kind; };
+struct Allocation { size_t bytes; MemoryKind kind; const void* context = nullptr; };
 // Work of a stream: it runs in the stream that it is given, which for a graph is the one that the graph is launched into.
 typedef std::function<Error(cudaStream_t)> Step;
 // Memory that a graph allocates keeps its address while the graph exists; it is live from its allocation to its release by a node or by the host.
@@ -88,6 +88,11 @@ Error sticky = cudaSuccess;
 thread_local std::vector<Configuration> configurations;
 thread_local Error last_error = cudaSuccess;
 thread_local bool has_primary_context = false;  // the runtime has made its context current
+std::atomic<bool> runtime_keeps_context{false};  // and keeps it alive until cudaDeviceReset
+thread_local int outside_runtime = 0;
+// Work that is no call of the runtime, so makes no context current: registration before main, calls of the driver.
+struct OutsideRuntime { OutsideRuntime() { ++outside_runtime; } ~OutsideRuntime() { --outside_runtime; } };
+const void* current_of_driver();  // the context that a call of the driver works in
 
 double now() {
   timespec t;
@@ -242,6 +247,10 @@ void faulted(int number, siginfo_t* info, void* context) {
 }
 
 void start() {
+  if (!outside_runtime) {
+    has_primary_context = true;
+    runtime_keeps_context = true;
+  }
   if (channel >= 0) return;
   const char* socket_text = getenv("GEMMGEN_SOCKET");
   const char* memory_text = getenv("GEMMGEN_MEMORY");
@@ -324,7 +333,7 @@ Error allocate(void** pointer, size_t bytes, MemoryKind kind, const char* call) 
   uint64_t address;
   memcpy(&address, answer.data(), 8);
   *pointer = (void*)address;
-  allocations[address] = {bytes, kind};
+  allocations[address] = {bytes, kind, outside_runtime ? current_of_driver() : nullptr};
   if (kind != DEVICE) mprotect((void*)address, whole_pages(bytes), PROT_READ | PROT_WRITE);
   return fail(sticky);
 }
@@ -648,6 +657,7 @@ API cudaError_t gemmgen_unsupported(const char* name) {
 // -- what nvcc generates calls of --------------------------------------------------------------------------------------
 
 API void** __cudaRegisterFatBinary(void* wrapper) {
+  OutsideRuntime registration;
   struct Wrapper { int magic, version; const char* data; const char** linked; };
   std::string binaries;
   auto add = [&](const char* data) {
@@ -671,6 +681,7 @@ API void** __cudaRegisterFatBinary(void* wrapper) {
 API void __cudaRegisterFatBinaryEnd(void**) {}
 API void __cudaUnregisterFatBinary(void**) {}
 API char __cudaInitModule(void**) {
+  OutsideRuntime registration;
   for (auto& each : managed_variables)
     if (Variable* variable = variable_of(each.first)) *each.first = (void*)variable->address;
   return 0;
@@ -693,6 +704,7 @@ API void __cudaRegisterManagedVar(void** module, void** variable, char*, const c
   made->module = *(uint64_t*)module;
   made->name = name;
   variables[variable] = made;
+  OutsideRuntime registration;
   if (variable_of(variable)) {
     *variable = (void*)made->address;
     allocations[made->address].kind = MANAGED;
@@ -800,10 +812,7 @@ API Error cudaOccupancyMaxPotentialClusterSize(int* size, const void*, const cud
 
 // -- memory -----------------------------------------------------------------------------------------------------------
 
-API Error cudaMalloc(void** pointer, size_t bytes) {
-  has_primary_context = true;
-  return allocate(pointer, bytes, DEVICE, "cudaMalloc");
-}
+API Error cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, bytes, DEVICE, "cudaMalloc"); }
 API Error cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) { return allocate_in_stream(pointer, bytes, stream, "cudaMallocAsync"); }
 API Error cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t, cudaStream_t stream) {
   return allocate_in_stream(pointer, bytes, stream, "cudaMallocFromPoolAsync");
@@ -822,7 +831,7 @@ API Error cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent) {
   return allocate(&pointer->ptr, pointer->pitch * extent.height * extent.depth, DEVICE, "cudaMalloc3D");
 }
 API Error cudaFree(void* pointer) {
-  has_primary_context = true;
+  start();
   if (pointer) finish_all();
   return release(pointer, "cudaFree");
 }
@@ -1365,6 +1374,8 @@ API Error cudaDeviceReset() {
     for (auto& each : variables) is_variable |= each.second->address == address;
     if (!is_variable) release((void*)address, "cudaDeviceReset");
   }
+  has_primary_context = false;
+  runtime_keeps_context = false;
   return cudaSuccess;
 }
 API Error cudaGetLastError() {
@@ -1377,7 +1388,7 @@ API Error cudaGetDeviceCount(int* count) { *count = 1; return cudaSuccess; }
 API Error cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
 API Error cudaSetDevice(int device) {
   if (device) return fail(cudaErrorInvalidDevice);
-  has_primary_context = true;
+  start();
   return cudaSuccess;
 }
 API Error cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
