@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gemmgen.emulator import fusion
+from gemmgen.emulator import fusion, native, native_runs
 from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
@@ -38,6 +38,8 @@ from gemmgen.emulator.residue_fusion import bind_residue_group
 from gemmgen.emulator.schedule import Schedule
 from gemmgen.emulator.special_registers import SpecialRegisters
 
+_STEPS_BETWEEN_NOTES = 64
+
 
 class RegisterTracker(Protocol):
     """Tracks properties of registers besides their values; bound to instructions like handlers."""
@@ -47,6 +49,9 @@ class RegisterTracker(Protocol):
 
     def follow(self, instructions: Sequence[Instruction], operation: Operation) -> Operation:
         """The operation of these instructions, with a look at their registers before it."""
+
+    def follows(self, inst: Instruction) -> bool:
+        """True if it looks at registers of this instruction."""
 
     def follow_terminator(self, inst: Instruction | None, finish: Terminator) -> Terminator:
         """The end of a basic block, with a look at its registers before it."""
@@ -103,6 +108,14 @@ class Machine:
         self.bound: list[BoundBlock | None] = [None] * len(program.blocks)
         self.executions = [0] * len(program.blocks)
         self.fuse = True
+        self.can_compile = (
+            arithmetic.is_real and native.is_possible() and self.binder.warpgroups is None and self.binder.tensor_loads is None
+        )
+        """True if runs of instructions that run often are compiled."""
+        self._noted = [0] * len(program.blocks)
+        """Executions of blocks that count as work already."""
+        self._often: set[int] = set()
+        """Blocks that have been bound anew for their work."""
         self.bind_group = fusion.bind_group if arithmetic.is_real else bind_residue_group
         self.tracker: RegisterTracker | None = None
         self.tensor_watch: TensorWatch | None = None
@@ -138,8 +151,12 @@ class Machine:
     def _bind(self, number: int) -> BoundBlock:
         block = self.program.blocks[number]
         operations = []
-        pieces: Sequence[Instruction | list[Instruction]] = fusion.partition(block.body, self.geometry.lanes) if self.fuse else block.body
+        pieces, functions = self._pieces(block)
         for piece in pieces:
+            function = functions.get(id(piece))
+            if function is not None:
+                operations.append(native_runs.operation_of(function, self.binder))
+                continue
             if isinstance(piece, list):
                 operation = self.bind_group(piece, self.binder, self.scratch, self.flags)
             else:
@@ -161,6 +178,40 @@ class Machine:
         bound = BoundBlock(block, operations, at, finish, masks, park)
         self.bound[number] = bound
         return bound
+
+    def _pieces(self, block: BasicBlock) -> tuple[Sequence[Instruction | list[Instruction]], dict[int, native_runs.Function]]:
+        """A basic block as single instructions and groups of them, with the compiled functions of groups, by their identity."""
+        if not self.fuse:
+            return block.body, {}
+        if self.can_compile and native_runs.compiled(self.program).work[block.index] >= native_runs.ENOUGH_WORK:
+            tracker = self.tracker
+            runs = native_runs.compile_block(
+                self.program, block.index, self.binder, lambda inst: tracker is not None and tracker.follows(inst)
+            )
+            if runs:
+                functions, pieces = {}, []
+                for start, stop in native_runs.pieces_of(len(block.body), runs):
+                    piece = list(block.body[start:stop])
+                    if (start, stop) in runs:
+                        functions[id(piece)] = runs[start, stop]
+                        pieces.append(piece)
+                    else:
+                        pieces.append(piece[0])
+                return pieces, functions
+        return fusion.partition(block.body, self.geometry.lanes), {}
+
+    def _note_work(self) -> None:
+        """Binds blocks anew that have run often enough to be compiled."""
+        if not self.can_compile:
+            return
+        work = native_runs.compiled(self.program).work
+        for number, (executed, before) in enumerate(zip(self.executions, self._noted, strict=True)):
+            if executed > before:
+                work[number] += (executed - before) * len(self.program.blocks[number].body)
+                if work[number] >= native_runs.ENOUGH_WORK and number not in self._often:
+                    self._often.add(number)
+                    self.bound[number] = None
+        self._noted[:] = self.executions
 
     def follow_with(self, tracker: RegisterTracker | None) -> None:
         """Another tracker from the next basic block on."""
@@ -251,7 +302,7 @@ class Machine:
         watch = Watch(self, step_limit)
         attention = watch.attention
         told = self._told_of_blocks()
-        steps = moved = 0
+        steps = moved = next_note = 0
         while True:
             if steps >= attention:
                 if watch.attend(steps, moved):
@@ -272,6 +323,9 @@ class Machine:
             number, until = turn.block, turn.until
             lanes: Lanes | None = turn.lanes if len(turn.lanes) < total else None
             while True:
+                if steps >= next_note:
+                    self._note_work()
+                    next_note = steps + _STEPS_BETWEEN_NOTES
                 bound = bound_blocks[number] or self._bind(number)
                 if bound.masks is not None:
                     met = self._meet(bound, lanes)
@@ -392,4 +446,6 @@ class Machine:
 
     def forget_counts(self) -> None:
         """Counts anew from here on."""
+        self._note_work()
         self.executions[:] = [0] * len(self.executions)
+        self._noted[:] = self.executions

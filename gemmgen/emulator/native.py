@@ -5,7 +5,9 @@ Without a compiler, or with ``GEMMGEN_NATIVE=0``, the emulator computes the same
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import itertools
 import os
 import sys
 from functools import cache
@@ -24,6 +26,7 @@ REMEMBER, LOST, SETTLE, UNSEEN, ORDINARY = 1, 2, 3, 4, 5
 """Answers of `access_memory`: the work that it leaves to its caller, as native.c describes; 0 if none is left."""
 IS_STORE, IS_PRIVATE, MAY_BE_OWN, HAS_PENDING, IS_SIGNED = 1, 2, 4, 8, 16
 """Bits of `AccessPlan.kind`."""
+_libraries = itertools.count()
 MOST_ELEMENTS = 8
 """Most elements of a vector access."""
 
@@ -58,31 +61,19 @@ class AccessPlan(ctypes.Structure):
 Loops = ctypes.CDLL
 
 
+def is_possible() -> bool:
+    """False beyond little-endian Linux, and with ``GEMMGEN_NATIVE=0``."""
+    return sys.platform == "linux" and sys.byteorder == "little" and os.environ.get("GEMMGEN_NATIVE", "") != "0"
+
+
 @cache
 def loops() -> Loops | None:
     """The library, compiled if the cache lacks it; None without a compiler, beyond little-endian Linux, and with ``GEMMGEN_NATIVE=0``."""
-    if sys.platform != "linux" or sys.byteorder != "little" or os.environ.get("GEMMGEN_NATIVE", "") == "0":
+    if not is_possible():
         return None
-    import platform  # imported here, as in _compiled, so that small launches start faster
-
-    source = _SOURCE.read_bytes()
-    key = cache_key("emulator loops", source, platform.machine(), " ".join(_OPTIONS))
-    store = Cache(quiet=True)
-    found = store.load(key)
-    library = found.get("loops.so") if found else None
-    if library is None:
-        library = _compiled(source)
-        if library is None:
-            return None
-        store.store(key, {"loops.so": library})
-    descriptor = os.memfd_create("gemmgen-loops")
-    with open(descriptor, "wb") as file:
-        file.write(library)
-        file.flush()
-        try:
-            opened = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
-        except OSError:
-            return None
+    opened = library("emulator loops", _SOURCE.read_bytes(), _OPTIONS)
+    if opened is None:
+        return None
     word, place, whole = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int
     opened.access_memory.argtypes = (ctypes.POINTER(AccessPlan), place, whole, word, place, word, place)
     opened.note_accesses.argtypes = (place, place, place, whole, whole, whole, word, place, place, word, place, place)
@@ -90,7 +81,42 @@ def loops() -> Loops | None:
     return opened
 
 
-def _compiled(source: bytes) -> bytes | None:
+def library(title: str, source: bytes, options: tuple[str, ...]) -> ctypes.CDLL | None:
+    """The library of a C file, compiled if the cache lacks it; None without a compiler that can."""
+    import platform  # imported here, as in _compiled, so that small launches start faster
+
+    key = cache_key(title, source, platform.machine(), " ".join(options), _processor() if "-march=native" in options else "")
+    store = Cache(quiet=True)
+    found = store.load(key)
+    built = found.get("loops.so") if found else None
+    if built is None:
+        built = _compiled(source, options)
+        if built is None:
+            return None
+        store.store(key, {"loops.so": built})
+    descriptor = os.memfd_create("gemmgen-loops")
+    with open(descriptor, "wb") as file:
+        file.write(built)
+        file.flush()
+        # The loader knows libraries by their paths, and descriptors are used again: no path is written twice.
+        path = f"/proc/self/fd/{'./' * next(_libraries)}{descriptor}"
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            return None
+
+
+@cache
+def _processor() -> str:
+    """The processor's instruction sets."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return line
+    return ""
+
+
+def _compiled(source: bytes, options: tuple[str, ...]) -> bytes | None:
     import shutil
     import subprocess
     import tempfile
@@ -100,7 +126,7 @@ def _compiled(source: bytes) -> bytes | None:
         return None
     with tempfile.TemporaryDirectory(prefix="gemmgen-loops-") as folder:
         target = Path(folder) / "loops.so"
-        command = [compiler, *_OPTIONS, "-x", "c", "-", "-o", str(target)]
+        command = [compiler, *options, "-x", "c", "-", "-o", str(target), "-lm"]
         try:
             done = subprocess.run(command, input=source, capture_output=True, timeout=_SECONDS)
         except (OSError, subprocess.TimeoutExpired):

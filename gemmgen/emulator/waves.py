@@ -14,11 +14,11 @@ from gemmgen.emulator.buffers import LaunchMemory
 from gemmgen.emulator.geometry import WARP, Dim3
 from gemmgen.emulator.hazards import HazardDetector, UndefinedRegisters, find_undefined
 from gemmgen.emulator.hazards.destinations import bases_of
-from gemmgen.emulator.hazards.program_properties import of_program
 from gemmgen.emulator.machine import Machine
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.printing import Output
 from gemmgen.emulator.program import Program
+from gemmgen.emulator.program_properties import of_program
 from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import Schedule
 

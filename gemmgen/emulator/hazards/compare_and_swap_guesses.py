@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from gemmgen.emulator.hazards.program_properties import of_program
 from gemmgen.emulator.hazards.undefined import results_of
 from gemmgen.emulator.program import Program
+from gemmgen.emulator.program_properties import of_program
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Operand, Register, registers_of
 
 _COPIES = ("mov", "cvta")

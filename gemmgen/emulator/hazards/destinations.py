@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from gemmgen.emulator.hazards.program_properties import of_program
 from gemmgen.emulator.hazards.undefined import results_of, sources_of
 from gemmgen.emulator.program import Program
+from gemmgen.emulator.program_properties import of_program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Special, Symbol, registers_of
 
 _READS_ONLY = ("ld", "ldu", "prefetch", "prefetchu", "ldmatrix", "isspacep", "applypriority", "discard", "tex", "tld4", "suld")

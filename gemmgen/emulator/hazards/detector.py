@@ -16,7 +16,6 @@ from gemmgen.emulator.hazards.compare_and_swap_guesses import guesses
 from gemmgen.emulator.hazards.destinations import destinations
 from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.polling import polling
-from gemmgen.emulator.hazards.program_properties import mentions
 from gemmgen.emulator.hazards.proxies import ProxyRules
 from gemmgen.emulator.hazards.report import (
     EarlyWarpgroupFence,
@@ -50,6 +49,7 @@ from gemmgen.emulator.hazards.undefined import UndefinedRegisters, tainted_by
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, member_mask_operand, value_at
 from gemmgen.emulator.lane_state import EXITED
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, BankedSpace, Observer, Region, Space, Spaces, verb
+from gemmgen.emulator.program_properties import mentions
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register, Vector, registers_of
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ Such a load may see an unordered write, now or on a later turn. For any other lo
 
 from __future__ import annotations
 
-from gemmgen.emulator.hazards.program_properties import of_program
 from gemmgen.emulator.hazards.undefined import results_of, sources_of
 from gemmgen.emulator.program import Program
+from gemmgen.emulator.program_properties import of_program
 from gemmgen.emulator.ptx.syntax import Instruction, registers_of
 
 

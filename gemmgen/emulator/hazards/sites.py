@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmgen.emulator.hazards.program_properties import of_program
 from gemmgen.emulator.memory import Access
 from gemmgen.emulator.program import Program
+from gemmgen.emulator.program_properties import of_program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer
 
 _MEMORY_OPCODES = {"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "wmma"}

@@ -15,10 +15,10 @@ from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import Terminator
 from gemmgen.emulator.geometry import Lanes
-from gemmgen.emulator.hazards.program_properties import of_program
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, shuffle_sources
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.program import Program
+from gemmgen.emulator.program_properties import of_program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Integer, Negated, Operand, Register, Vector, registers_of
 from gemmgen.emulator.registers import RegisterFile
 
@@ -232,6 +232,10 @@ class UndefinedRegisters:
             some(lanes)
 
         return Operation(follow_full, follow_some)
+
+    def follows(self, inst: Instruction) -> bool:
+        """True if an instruction meets a followed register."""
+        return self._step(inst) is not None
 
     def follow_terminator(self, inst: Instruction | None, finish: Terminator) -> Terminator:
         """The end of a basic block, with a check of the registers that it depends on."""
