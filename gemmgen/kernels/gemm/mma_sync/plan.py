@@ -18,6 +18,7 @@ from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
 from gemmgen.kernels.gemm.tensor_cores.block_scaling import packed_reasons, scaled_product
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
+from gemmgen.kernels.gemm.tensor_cores.plan import tensor_numbers
 from gemmgen.kernels.gemm.tensor_cores.reasons import type_reasons
 from gemmgen.kernels.gemm.tensor_cores.sparse import sparse_product
 from gemmgen.kernels.math.tensor_accuracy import product_bound
@@ -134,22 +135,10 @@ def plan(spec: GemmSpec, mainloop: MmaSyncMainloop, architecture: Architecture) 
     grid, regions = grid_of(loop), warp_mma_regions(loop)
     shared_bytes = max((region.offset + region.bytes for region in regions), default=0)
     return MmaSyncPlan(
-        name=name,
-        spec_digest=outline.digest,
-        architecture=architecture,
+        **tensor_numbers(outline, name, epilogue, loop.threads, grid, regions),
         sequence=mma_sync_sequence(name, spec, outline.matrices, loop, grid, epilogue, shared_bytes),
         template=template_of(mainloop),
-        shared_memory=regions,
-        dynamic_shared_bytes=shared_bytes,
-        spec=spec,
-        matrices=outline.matrices,
-        threads=loop.threads,
-        tile_m=loop.tile_m,
-        tile_n=loop.tile_n,
-        vector_c=min(2, spec.alignment.c),
-        epilogue=epilogue,
         loop=loop,
-        grid=grid,
     )
 
 

@@ -19,13 +19,12 @@ from gemmgen.kernels.gemm.remainders.scheme import (
     SPLIT_THREADS,
     RemainderOperand,
     RemainderScheme,
-    WorkspacePart,
-    offset_of,
     scheme_of,
     workspace_parts,
 )
 from gemmgen.kernels.gemm.sequence import gemm_problem, workspace_argument
 from gemmgen.kernels.gemm.spec import Alignment, Arithmetic, GemmSpec, MmaSyncMainloop, Multiples, Storage, WgmmaMainloop
+from gemmgen.kernels.gemm.tensor_cores.factors import WorkspacePart, offset_of, parts_bytes
 from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT
 from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan, name_parts
 from gemmgen.kernels.gemm.wgmma.plan import plan as wgmma_plan
@@ -207,7 +206,7 @@ def _sequence(
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
     problem = gemm_problem(spec, outline.matrices, (), LARGEST_K, MAX_INT)
-    size = Formula(offset_of(parts, ""))
+    size = parts_bytes(parts)
     workspace = workspace_argument("u8", size, 1, "scales, then planes of remainders of A, of B and of their product")
     staging = inner.loop.staging
     assert staging is not None
@@ -284,7 +283,7 @@ def _map(
         strides=(Formula(pitch), Formula(f"{rows} * {pitch}")),
         meaning=f"planes of remainders in boxes of {box[1]} rows of {box[0]} along {columns}",
         box=(*box, 1),
-        offset_bytes=Formula(offset_of(parts, part)),
+        offset_bytes=offset_of(parts, part),
         swizzle="128B",
         l2_promotion="128B",
     )

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.kernels.gemm.spec import Arithmetic
-from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.gemm.tensor_cores.factors import REGION_BYTES, Factor, WorkspacePart
 
 SPLIT_THREADS = 256
 MEASURED_K = 256
@@ -38,8 +38,6 @@ JOIN_TILE = 64
 """Rows and columns of the result per block that joins or repairs it."""
 JOIN_THREADS = 256
 REPAIR_K = 16
-REGION_BYTES = 256
-"""Alignment of each part of the workspace."""
 PITCH_BYTES = 32
 """Alignment of each row of a plane: a sector of the L2."""
 LARGEST_K = 65535
@@ -200,26 +198,8 @@ def stride_bits(k: int) -> int:
 
 
 @dataclass(frozen=True)
-class RemainderOperand:
+class RemainderOperand(Factor):
     """A factor that kernels split into planes of remainders."""
-
-    matrix: Matrix
-
-    @property
-    def name(self) -> str:
-        return self.matrix.name
-
-    @property
-    def suffix(self) -> str:
-        return self.name.lower()
-
-    @property
-    def extent(self) -> str:
-        return "m" if self.name == "A" else "n"
-
-    @property
-    def line(self) -> str:
-        return "row" if self.name == "A" else "column"
 
     @property
     def k_major(self) -> bool:
@@ -244,18 +224,6 @@ class RemainderOperand:
         return f"ceil_div({self.extent}, {SPLIT_COLUMNS}) * ceil_div(k, {MEASURED_K})"
 
 
-@dataclass(frozen=True)
-class WorkspacePart:
-    """A named array in the workspace."""
-
-    name: str
-    c_type: str
-    bytes: str
-    """Its size in bytes, as a formula over the problem."""
-    c_bytes: str
-    """Its size in bytes, as a CUDA expression of type long long."""
-
-
 def workspace_parts(scheme: RemainderScheme, operands: tuple[RemainderOperand, RemainderOperand]) -> tuple[WorkspacePart, ...]:
     """The parts of the workspace, in order."""
     found = []
@@ -277,10 +245,3 @@ def workspace_parts(scheme: RemainderScheme, operands: tuple[RemainderOperand, R
     size = f"{scheme.planes} * m * round_up(n, {PITCH_BYTES})"
     found.append(WorkspacePart("products", "unsigned char", size, f"{scheme.planes}LL * m * pitch_of(n)"))
     return tuple(found)
-
-
-def offset_of(parts: tuple[WorkspacePart, ...], name: str) -> str:
-    """Bytes from the start of the workspace to the part ``name``, or to the end if no part has that name, as a formula."""
-    names = [part.name for part in parts]
-    before = parts[: names.index(name)] if name in names else parts
-    return " + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in before) or "0"

@@ -16,6 +16,7 @@ from gemmgen.kernels.gemm.split_precision.planes import plane_scheme, planes_pla
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan, split_factors
 from gemmgen.kernels.gemm.split_precision.reasons import fragment_reasons, plane_reasons
 from gemmgen.kernels.gemm.split_precision.sequence import planes_sequence
+from gemmgen.kernels.gemm.tensor_cores.plan import tensor_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,21 +40,9 @@ def plan_by_mma_sync(spec: GemmSpec, mainloop: MmaSyncMainloop, architecture: Ar
     planes = planes_plan(name, arithmetic, outline.matrices, loop.tile_k, matrices_held=(loop.warp_n // 8, loop.warp_m // BLOCK_ROWS))
     grid, regions = grid_of(loop), warp_mma_regions(loop)
     return MmaSyncPlanesPlan(
-        name=name,
-        spec_digest=outline.digest,
-        architecture=architecture,
+        **tensor_numbers(outline, name, epilogue, loop.threads, grid, regions),
         sequence=planes_sequence(name, spec, outline.matrices, loop, grid, epilogue, planes),
         template=template_of(mainloop),
-        shared_memory=regions,
-        dynamic_shared_bytes=loop.shared_bytes,
-        spec=spec,
-        matrices=outline.matrices,
-        threads=loop.threads,
-        tile_m=loop.tile_m,
-        tile_n=loop.tile_n,
-        vector_c=min(2, spec.alignment.c),
-        epilogue=epilogue,
         loop=loop,
-        grid=grid,
         planes=planes,
     )

@@ -16,6 +16,7 @@ from gemmgen.kernels.gemm.split_precision.sequence import plane_maps, planes_seq
 from gemmgen.kernels.gemm.tcgen05.loop import TensorMemoryLoop, regions, tensor_memory_loop
 from gemmgen.kernels.gemm.tcgen05.plan import TEMPLATE, TensorMemoryPlan, grid_of, name_parts
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied, arithmetic_parts
+from gemmgen.kernels.gemm.tensor_cores.plan import tensor_numbers
 from gemmgen.kernels.math.tensor_memory import BUFFERS, EPILOGUE_WARPS, ROWS
 
 BLOCKS_M = ROWS // EPILOGUE_WARPS // 16
@@ -60,21 +61,9 @@ def plan_by_tcgen05(spec: GemmSpec, mainloop: TensorMemoryMainloop, architecture
     grid, shared = grid_of(loop), regions(loop)
     maps = plane_maps(planes, (loop.a.box, loop.b.box))
     return TensorMemoryPlanesPlan(
-        name=name,
-        spec_digest=outline.digest,
-        architecture=architecture,
+        **tensor_numbers(outline, name, epilogue, loop.threads, grid, shared),
         sequence=planes_sequence(name, spec, outline.matrices, loop, grid, epilogue, planes, maps),
         template=TEMPLATE,
-        shared_memory=shared,
-        dynamic_shared_bytes=shared[-1].offset + shared[-1].bytes,
-        spec=spec,
-        matrices=outline.matrices,
-        threads=loop.threads,
-        tile_m=loop.tile_m,
-        tile_n=loop.tile_n,
-        vector_c=min(2, spec.alignment.c),
-        epilogue=epilogue,
         loop=loop,
-        grid=grid,
         planes=planes,
     )

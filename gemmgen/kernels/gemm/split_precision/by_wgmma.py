@@ -13,6 +13,7 @@ from gemmgen.kernels.gemm.split_precision.planes import plane_scheme, planes_pla
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan, partial_sums, split_factors
 from gemmgen.kernels.gemm.split_precision.reasons import plane_reasons, warpgroup_reasons
 from gemmgen.kernels.gemm.split_precision.sequence import plane_maps, planes_sequence
+from gemmgen.kernels.gemm.tensor_cores.plan import tensor_numbers
 from gemmgen.kernels.gemm.wgmma.copied import as_copied
 from gemmgen.kernels.gemm.wgmma.loop import warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.wgmma.plan import TEMPLATE, WgmmaPlan, grid_of, name_parts
@@ -65,21 +66,9 @@ def plan_by_wgmma(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Archite
     grid, regions = grid_of(loop), warpgroup_regions(loop)
     maps = plane_maps(planes, (loop.a.box, loop.b.box))
     return WgmmaPlanesPlan(
-        name=name,
-        spec_digest=outline.digest,
-        architecture=architecture,
+        **tensor_numbers(outline, name, epilogue, loop.threads, grid, regions),
         sequence=planes_sequence(name, spec, outline.matrices, loop, grid, epilogue, planes, maps),
         template=TEMPLATE,
-        shared_memory=regions,
-        dynamic_shared_bytes=max(region.offset + region.bytes for region in regions),
-        spec=spec,
-        matrices=outline.matrices,
-        threads=loop.threads,
-        tile_m=loop.tile_m,
-        tile_n=loop.tile_n,
-        vector_c=min(2, spec.alignment.c),
-        epilogue=epilogue,
         loop=loop,
-        grid=grid,
         planes=planes,
     )

@@ -6,7 +6,8 @@ from typing import Literal
 
 from gemmgen.kernels.gemm.request import alignment_elements, is_stored
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, TensorMemoryMainloop, WgmmaMainloop
-from gemmgen.kernels.gemm.split_precision.planes import SCHEMES, PlaneOperand, all_bytes, memory_parts
+from gemmgen.kernels.gemm.split_precision.planes import SCHEMES, PlaneOperand, memory_parts
+from gemmgen.kernels.gemm.tensor_cores.factors import parts_bytes
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import Layout
 
@@ -24,8 +25,8 @@ def with_kept_planes(mainloop: PlanesMainloop, operand: Literal["a", "b"]) -> Pl
 def planes_layout(b: Layout) -> Layout:
     """The array that keeps the planes of a matrix B, (k, n)."""
     row_major = is_stored(b, True)
-    operand = PlaneOperand("B", Matrix("B", "k", "n", "ldb", row_major, 1), not row_major, 1, SCHEMES[PLANES], kept=True)
-    return Layout.packed((all_bytes(memory_parts((operand,))).evaluate({"k": b.shape[0], "n": b.shape[1]}),), "u8")
+    operand = PlaneOperand(Matrix("B", "k", "n", "ldb", row_major, 1), not row_major, 1, SCHEMES[PLANES], kept=True)
+    return Layout.packed((parts_bytes(memory_parts((operand,))).evaluate({"k": b.shape[0], "n": b.shape[1]}),), "u8")
 
 
 def keeping_spec(spec: GemmSpec, b: Layout) -> GemmSpec:

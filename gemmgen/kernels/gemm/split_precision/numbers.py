@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF, accumulated
-from gemmgen.kernels.gemm.split_precision.planes import NEAR_THE_END, REGION_BYTES, PlaneOperand, PlanesPlan, Scheme
+from gemmgen.kernels.gemm.split_precision.planes import NEAR_THE_END, PlaneOperand, PlanesPlan, Scheme
+from gemmgen.kernels.gemm.tensor_cores.factors import REGION_BYTES
 
 MARKED = 0x7FFFFFFF
 """Exponent of a row that no planes can hold."""

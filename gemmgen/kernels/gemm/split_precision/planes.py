@@ -16,6 +16,7 @@ from gemmgen.core.formulas import Formula
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm.sequence import MAX_EXTENT, MAX_REDUCTION_GROUPS
 from gemmgen.kernels.gemm.spec import Arithmetic
+from gemmgen.kernels.gemm.tensor_cores.factors import Factor, WorkspacePart, offset_of, parts_bytes
 from gemmgen.kernels.matrix import Matrix
 
 SchemeName = Literal["f16x3", "bf16x6", "bf16x9", "tf32x3"]
@@ -36,8 +37,6 @@ STORED_MATRICES = 4
 compiles sooner, for 2% of the time of 4096 x 4096 x 4096 by tiles of 128 x 128 on an H200, and 3% where k is 256."""
 SETS_OF_SUMS = 2
 """Beside the float32 sums of a product by planes: the leading product of some steps, and the others."""
-REGION_BYTES = 256
-"""Every part of the workspace starts at a multiple of this."""
 SHALLOW_FACTOR = 1.001
 """c of products below the least depth, made in double precision: one rounding to float32, and the error of double precision, 2^-53."""
 NEAR_THE_END = 2.0**127
@@ -188,11 +187,9 @@ SCHEMES: dict[str, Scheme] = {
 
 
 @dataclass(frozen=True)
-class PlaneOperand:
+class PlaneOperand(Factor):
     """A float32 operand that is split."""
 
-    name: Literal["A", "B"]
-    matrix: Matrix
     k_major: bool
     """True if k runs along its rows in memory."""
     vector: int
@@ -208,22 +205,9 @@ class PlaneOperand:
     """True if a block splits a row of it, where rows run along k; else each warp does. Of few, long rows warps would leave SMs idle."""
 
     @property
-    def suffix(self) -> str:
-        return self.name.lower()
-
-    @property
     def kept_name(self) -> str:
         """Argument that holds its planes, if they are kept."""
         return f"planes_{self.suffix}"
-
-    @property
-    def extent(self) -> str:
-        return "m" if self.name == "A" else "n"
-
-    @property
-    def line(self) -> str:
-        """Granularity of scales."""
-        return "row" if self.name == "A" else "column"
 
     @property
     def leading_dimension(self) -> str:
@@ -279,18 +263,6 @@ class PlaneOperand:
         if self.k_major:
             return self.extent if self.row_of_block else f"ceil_div({self.extent}, {SPLIT_THREADS // 32})"
         return f"ceil_div({self.extent}, {SPLIT_THREADS}) * max(1, ceil_div(k, {CHUNK}))"
-
-
-@dataclass(frozen=True)
-class WorkspacePart:
-    """A piece of the workspace."""
-
-    name: str
-    c_type: str
-    bytes: str
-    """A formula over the problem."""
-    c_bytes: str
-    """The size in CUDA, as long long; empty for the part that always comes last."""
 
 
 @dataclass(frozen=True)
@@ -452,22 +424,21 @@ class PlanesPlan:
     def offset_of(self, name: str) -> Formula:
         """Bytes from the start of the workspace, or of the array of kept planes, to the part of that name."""
         parts = self.parts if any(part.name == name for part in self.parts) else self.kept_parts
-        before = parts[: [part.name for part in parts].index(name)]
-        return Formula(" + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in before) or "0")
+        return offset_of(parts, name)
 
     @property
     def workspace_bytes(self) -> Formula:
-        return all_bytes(self.parts)
+        return parts_bytes(self.parts)
 
     @property
     def kept_bytes(self) -> Formula:
         """The shape of the array of prepacked planes."""
-        return all_bytes(self.kept_parts)
+        return parts_bytes(self.kept_parts)
 
     @property
     def zero_bytes(self) -> Formula:
         """The extremes, which every run starts from 0 and leaves at 0."""
-        return all_bytes(tuple(part for part in self.parts if part.name.startswith("extremes")))
+        return parts_bytes(tuple(part for part in self.parts if part.name.startswith("extremes")))
 
     @property
     def kernels(self) -> tuple[SplitKernel, ...]:
@@ -513,11 +484,6 @@ def memory_parts(operands: tuple[PlaneOperand, ...]) -> tuple[WorkspacePart, ...
         )
         found.append(part("planes", o.scheme.part_type, o, f"{o.scheme.planes} * {o.plane_bytes}", c_size))
     return tuple(found)
-
-
-def all_bytes(parts: tuple[WorkspacePart, ...]) -> Formula:
-    """Size of memory that holds these."""
-    return Formula(" + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in parts) or "0")
 
 
 def slices_factor(slices: int) -> float:
@@ -569,7 +535,6 @@ def planes_plan(
     least_depth = scheme.least_depth(promoted_steps * scheme.instruction_k, compensated, parts_of_k, in_mainloop, slices)
     a, b = (
         PlaneOperand(
-            "A" if name == "a" else "B",
             matrix,
             k_major=matrix.contiguous == "k",
             vector=4 if matrix.alignment >= 4 else 1,

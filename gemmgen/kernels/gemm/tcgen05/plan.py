@@ -16,7 +16,7 @@ from gemmgen.kernels.gemm.tcgen05.sequence import tcgen05_sequence
 from gemmgen.kernels.gemm.tensor_cores.block_scaling import scaled_product
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import as_stored
-from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
+from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan, tensor_numbers
 from gemmgen.kernels.math.tensor_memory import COLUMNS
 
 if TYPE_CHECKING:
@@ -94,20 +94,8 @@ def plan(spec: GemmSpec, mainloop: TensorMemoryMainloop, architecture: Architect
     grid = grid_of(loop)
     shared = regions(loop)
     return TensorMemoryPlan(
-        name=name,
-        spec_digest=outline.digest,
-        architecture=architecture,
+        **tensor_numbers(outline, name, epilogue, loop.threads, grid, shared),
         sequence=tcgen05_sequence(name, spec, outline.matrices, loop, grid, epilogue),
         template=TEMPLATE,
-        shared_memory=shared,
-        dynamic_shared_bytes=shared[-1].offset + shared[-1].bytes,
-        spec=spec,
-        matrices=outline.matrices,
-        threads=loop.threads,
-        tile_m=loop.tile_m,
-        tile_n=loop.tile_n,
-        vector_c=min(2, spec.alignment.c),
-        epilogue=epilogue,
         loop=loop,
-        grid=grid,
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, cast
 
 from gemmgen.core.formulas import ceil_div, round_up
-from gemmgen.kernels.gemm.plan import GemmPlan, Helper
-from gemmgen.kernels.gemm.spec import StreamK
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.plan import GemmPlan, Helper, Outline
+from gemmgen.kernels.gemm.spec import GemmSpec, StreamK
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.sparse import METADATA_BITS
 from gemmgen.kernels.math.tensor_accuracy import Mainloop, product_bound
@@ -157,3 +160,42 @@ class TensorPlan(GemmPlan):
     def begins_within(self) -> bool:
         """True if a piece of work may begin with another step along k than the first."""
         return getattr(self.spec.decomposition, "slices", 1) != 1 or self.store == "streamed"
+
+
+class TensorNumbers(TypedDict):
+    """Fields of a plan that all strategies on tensor cores fill alike."""
+
+    name: str
+    spec_digest: str
+    architecture: Architecture
+    spec: GemmSpec
+    matrices: tuple[Matrix, Matrix, Matrix]
+    epilogue: tuple[Step, ...]
+    threads: int
+    tile_m: int
+    tile_n: int
+    vector_c: int
+    grid: Grid
+    shared_memory: tuple[SharedRegion, ...]
+    dynamic_shared_bytes: int
+
+
+def tensor_numbers(
+    outline: Outline, name: str, epilogue: tuple[Step, ...], threads: int, grid: Grid, regions: tuple[SharedRegion, ...]
+) -> TensorNumbers:
+    """These fields of the instance ``name``, whose blocks have tiles of the grid's and these regions of shared memory."""
+    return TensorNumbers(
+        name=name,
+        spec_digest=outline.digest,
+        architecture=outline.architecture,
+        spec=outline.spec,
+        matrices=outline.matrices,
+        epilogue=epilogue,
+        threads=threads,
+        tile_m=grid.tile_m,
+        tile_n=grid.tile_n,
+        vector_c=min(2, outline.spec.alignment.c),
+        grid=grid,
+        shared_memory=regions,
+        dynamic_shared_bytes=max((region.offset + region.bytes for region in regions), default=0),
+    )

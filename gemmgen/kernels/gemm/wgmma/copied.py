@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.gemm.spec import WgmmaMainloop
+from gemmgen.kernels.gemm.tensor_cores.factors import Factor
 from gemmgen.kernels.matrix import Matrix
 
 COPY_THREADS = 256
@@ -22,22 +23,11 @@ PART_BYTES = 256
 
 
 @dataclass(frozen=True)
-class CopiedFactor:
+class CopiedFactor(Factor):
     """A factor that is copied."""
 
-    matrix: Matrix
-    """As the caller stores it."""
     offset_bytes: Formula
     """Offset of the copy in the workspace."""
-
-    @property
-    def suffix(self) -> str:
-        return self.matrix.name.lower()
-
-    @property
-    def extent(self) -> str:
-        """The dimension that rows of the copy are counted along."""
-        return "m" if self.matrix.name == "A" else "n"
 
     @property
     def turned(self) -> bool:

@@ -16,7 +16,7 @@ from gemmgen.kernels.gemm.sparsity import from_lane_words
 from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
-from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
+from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan, tensor_numbers
 from gemmgen.kernels.gemm.tensor_cores.sparse import sparse_product
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
 from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs, vector_bytes, warpgroup_loop, warpgroup_regions
@@ -218,22 +218,10 @@ def plan(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Architecture) ->
     grid, copied = grid_of(loop), copy_plan(name, mainloop, outline.matrices)
     regions = warpgroup_regions(loop)
     return WgmmaPlan(
-        name=name,
-        spec_digest=outline.digest,
-        architecture=architecture,
+        **tensor_numbers(outline, name, epilogue, loop.threads, grid, regions),
         sequence=wgmma_sequence(name, spec, outline.matrices, loop, grid, epilogue, copied),
         template=TEMPLATE,
-        shared_memory=regions,
-        dynamic_shared_bytes=max(region.offset + region.bytes for region in regions),
-        spec=spec,
-        matrices=outline.matrices,
-        threads=loop.threads,
-        tile_m=mainloop.tile.m,
-        tile_n=mainloop.tile.n,
-        vector_c=min(2, spec.alignment.c),
-        epilogue=epilogue,
         loop=loop,
-        grid=grid,
         copied=copied,
     )
 
