@@ -216,6 +216,7 @@ def test_products_on_tensor_memory_stay_within_bounds(name, every, most):
         ("store=tma", "store"),
         ("storage={a: bf16, b: bf16, c: f32}", "storage"),
         ("batch=grouped", "batch"),
+        ("scales={b: {lines: 128, k: 32}}", "scales"),
     ],
 )
 def test_tensor_memory_refuses_what_planes_cannot_serve(change, field):
@@ -248,7 +249,10 @@ def test_warps_leave_what_planes_cannot_hold_to_the_repair():
     assert (np.abs(got[others] - exact[others]) <= 96 * UNIT_ROUNDOFF * size[others]).all()
 
 
-@pytest.mark.parametrize("setting", ["decomposition={scheme: split_k_parallel, slices: 2}", "batch=grouped", "store=through_shared"])
+@pytest.mark.parametrize(
+    "setting",
+    ["decomposition={scheme: split_k_parallel, slices: 2}", "batch=grouped", "store=through_shared", "scales={b: {}}", "mainloop.sparse=a"],
+)
 def test_warps_refuse_what_planes_cannot_serve(setting):
     with pytest.raises(PlanError):
         gemmgen.plan(f"{MMA}/f16x3", "sm_80", [setting])
@@ -299,6 +303,8 @@ def test_other_schemes_stay_within_their_bound(name):
         ("mainloop.promote_every=24", "mainloop.promote_every"),
         ("decomposition={scheme: stream_k, blocks: 4}", "decomposition.scheme"),
         ("store=through_shared", "store"),
+        ("scales={b: {lines: 128, k: 32, layout: mn_major}}", "scales"),
+        ("mainloop.sparse=a", "mainloop.sparse"),
     ],
 )
 def test_specs_that_planes_cannot_serve_are_refused(override, field):

@@ -29,6 +29,8 @@ def plane_reasons(spec: GemmSpec, arithmetic: Arithmetic, matrices: tuple[Matrix
     if spec.store != "direct":
         need = "direct: results that are computed in float32 are left out, element by element"
         yield Reason("store", "store", spec.store, need)
+    if spec.scales.given:
+        yield Reason("scales", "scales", "given", "none where float32 is computed by planes")
     for matrix in matrices[:2]:
         if matrix.contiguous != "k" and scheme.element_bytes != 2:
             stored = f"{matrix.name} stored along {matrix.contiguous}"
@@ -45,6 +47,8 @@ def warpgroup_reasons(spec: GemmSpec, mainloop: WgmmaMainloop, matrices: tuple[M
     if every != "auto" and (every == "never" or every % scheme.instruction_k or mainloop.tile.k % every):
         need = f"auto, or a multiple of {scheme.instruction_k} that divides tile.k, {mainloop.tile.k}"
         yield Reason("promotion", "mainloop.promote_every", str(every), need)
+    if mainloop.sparse != "none":
+        yield Reason("sparse", "mainloop.sparse", mainloop.sparse, "none where float32 is computed by planes")
     if mainloop.instruction_n is not None:
         yield Reason("instruction_n", "mainloop.instruction_n", str(mainloop.instruction_n), "none where float32 is computed by planes")
     if mainloop.schedule == "ping_pong":
@@ -99,8 +103,6 @@ def tensor_memory_reasons(spec: GemmSpec, mainloop: TensorMemoryMainloop, scheme
         yield Reason("split", "mainloop.arithmetic.split", "mainloop", need)
     if mainloop.multiplied != "stored":
         yield Reason("multiplied", "mainloop.multiplied", mainloop.multiplied, "stored where float32 is computed by planes")
-    if spec.scales.given:
-        yield Reason("scales", "scales", "given", "none where float32 is computed by planes")
 
 
 def fragment_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[Reason]:
