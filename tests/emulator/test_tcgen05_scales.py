@@ -12,7 +12,7 @@ from gemmgen import emulator
 
 from .helpers import run_cuda
 from .tcgen05 import TCGEN05, core_matrices, descriptor, moves
-from .test_block_scaled_mma import fused, number
+from .test_block_scaled_mma import fused, number, to_float32, toward_zero
 
 M, N = 128, 64
 ALL = bool(os.environ.get("GEMMGEN_ALL_CASES"))
@@ -120,7 +120,9 @@ def reference(rows, scale, start, depth: int) -> int:
         (x, ex), (y, ey) = scale[0][block], scale[1][block]
         total = sum(p * q for (p, _), (q, _) in zip(left[first : first + 16], right[first : first + 16], strict=True))
         terms.append((total * x * y, ex + ey))
-    return fused([*terms, start], 35, False)
+    # The exponents of all blocks count, those of blocks whose products add up to zero, too.
+    unit = Fraction(2) ** (max(exponent for _, exponent in [*terms, start]) - 35)
+    return to_float32(sum((toward_zero(value, unit) for value, _ in [*terms, start]), Fraction(0)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
