@@ -43,9 +43,9 @@ HERE = Path(__file__).resolve().parent
 DEVICE = "H200"
 READ_RATE, COPY_RATE = 4.55e12, 4.3e12
 """Bytes a second of an H200's memory for kernels that read, and for kernels that read and write as much, as measured."""
-LAYERS = ((4096, 4096), (14336, 4096), (4096, 14336), (11008, 4096))
+LAYERS = ((4096, 4096), (14336, 4096), (4096, 14336), (11008, 4096), (8192, 8192), (14336, 14336))
 """Columns and depth of weights."""
-ROWS = ((16, LAYERS), (1, LAYERS), (64, LAYERS), (8, LAYERS[:2]), (32, LAYERS[:1]), (1024, LAYERS[:2]), (4096, LAYERS[:2]))
+ROWS = ((16, LAYERS), (1, LAYERS), (64, LAYERS), (8, LAYERS[:2]), (32, LAYERS[:1]), (1024, LAYERS), (4096, LAYERS[:2]))
 """Rows of activations, and the weights that they are multiplied by."""
 GROUP = 128
 WIDTHS = (4, 8)
