@@ -28,16 +28,34 @@ __device__ __forceinline__ float softplus(float x)
     return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x)));
 }
 
-// The smaller of two floats, or doubles; NaN if either is one.
-template <class T>
-__device__ __forceinline__ T smaller(T a, T b)
+// The smaller of two floats, by the minimum of IEEE 754: NaN if either is one; -0 is smaller than +0.
+__device__ __forceinline__ float smallerf(float a, float b)
 {
-    return a != a || b != b ? a + b : fmin(a, b);
+    float least;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
+    return least;
 }
 
-// The larger of two floats, or doubles; NaN if either is one.
-template <class T>
-__device__ __forceinline__ T larger(T a, T b)
+// The larger of two floats, by the maximum of IEEE 754: NaN if either is one; +0 is larger than -0.
+__device__ __forceinline__ float largerf(float a, float b)
 {
-    return a != a || b != b ? a + b : fmax(a, b);
+    float largest;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(largest) : "f"(a), "f"(b));
+    return largest;
+}
+
+// The smaller of two doubles: NaN if either is one; -0 is smaller than +0.
+__device__ __forceinline__ double smaller(double a, double b)
+{
+    if (a != a || b != b)
+        return a + b;
+    return a < b || (a == b && __double_as_longlong(a) < 0) ? a : b;
+}
+
+// The larger of two doubles: NaN if either is one; +0 is larger than -0.
+__device__ __forceinline__ double larger(double a, double b)
+{
+    if (a != a || b != b)
+        return a + b;
+    return a > b || (a == b && __double_as_longlong(a) >= 0) ? a : b;
 }

@@ -311,10 +311,11 @@ class Writer:
         return f"({result})" if own < level else result
 
     def _extremum(self, node: Typed) -> str:
-        """The text of a limit by a constant; empty if the node is none."""
+        """The text of a limit by a constant that comparisons tell from all other numbers, as they do not tell +0 and -0; empty if the node
+        is none, or one instruction."""
         assert node.function is not None
         limit = node.arguments[-1].number
-        if node.function.name not in ("min", "max") or node.kind not in FLOATS or limit is None or math.isnan(limit):
+        if node.function.name not in ("min", "max") or node.kind != "f64" or not limit or math.isnan(limit):
             return ""
         sign = ">" if node.function.name == "min" else "<"
         return "{0} " + sign + " {1} ? {1} : {0}"

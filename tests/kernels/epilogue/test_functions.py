@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mpmath
 import numpy as np
 import pytest
 
+from gemmgen import ops
 from gemmgen.codegen.device_code import with_device_code
 from gemmgen.emulator.launch import launch
 from gemmgen.hardware.target import architecture
@@ -58,8 +59,8 @@ def points(name: str) -> np.ndarray:
     return np.concatenate([found, -found])
 
 
-def computed(text: str, values: np.ndarray, accuracy: Accuracy = "full") -> np.ndarray:
-    """The expression as a kernel on the emulator computes it."""
+def computed(text: str, values: np.ndarray, accuracy: Accuracy = "full", name: str = "sm_80") -> np.ndarray:
+    """The expression as a kernel for an architecture computes it on the emulator."""
     writer = Writer(accuracy, {"value": "values[at]"}, convert=convert)
     writer.assign("results[at]", typed(text, {"value": "f32"}, "f32"))
     source = (
@@ -68,7 +69,7 @@ def computed(text: str, values: np.ndarray, accuracy: Accuracy = "full") -> np.n
         + "\n    ".join(writer.lines)
         + "\n}\n"
     )
-    binary = compile_source(with_device_code(source, architecture("sm_80")), architecture="sm_80")
+    binary = compile_source(with_device_code(source, architecture(name)), architecture=name)
     results = np.full(values.shape, 77.0, np.float32)
     launch(binary.ptx, "apply", grid=-(-values.size // 128), block=128, args=[values, results, values.size])
     return results
@@ -143,6 +144,29 @@ def test_the_slope_in_a_bound_is_at_least_the_largest(name: str) -> None:
     inner = np.diff(at.astype(np.float64)) > 0
     slope = np.abs(np.diff(exact.value)[inner] / np.diff(at.astype(np.float64))[inner]).max()
     assert slope <= ((wide.bound - exact.bound) / 1e3).min()
+
+
+@pytest.mark.parametrize("name", ["sm_75", "sm_80"])
+@pytest.mark.parametrize("form", ["{0}(value, {1})", "{0}({1}, value)", "float32({0}(float64(value), {1}))"])
+def test_extrema_are_those_of_ieee_754(form: str, name: str) -> None:
+    """NaN passes, and -0 is smaller than +0."""
+    values = np.array([-0.0, 0.0, np.nan, np.inf, -np.inf, 1.5, -1.5], np.float32)
+    for other in (-0.0, 0.0, 1.5):
+        for function, largest in (("max", True), ("min", False)):
+            order = [(np.isnan(value), value if largest else -value, np.signbit(value) != largest) for value in values]
+            second = (False, other if largest else -other, np.signbit(other) != largest)
+            expected = np.array([value if one >= second else other for one, value in zip(order, values, strict=True)], np.float32)
+            found = computed(form.format(function, repr(other)), values, name=name)
+            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(np.signbit(found[[0, 1]]), np.signbit(expected[[0, 1]]))
+
+
+@pytest.mark.parametrize("backend", ["auto", "emulator"])
+def test_products_end_in_the_zero_that_ieee_754_gives(backend: Literal["auto", "emulator"]) -> None:
+    """On the processor and on the emulator."""
+    a, b = np.zeros((8, 8), np.float32), np.ones((8, 8), np.float32)
+    signs = [np.signbit(ops.matmul(a, b, epilogue={"value": text}, backend=backend)) for text in ("max(-acc, 0)", "min(acc, -acc)")]
+    assert not signs[0].any() and signs[1].all()
 
 
 def test_the_polynomial_of_gelu_is_as_close_as_it_says() -> None:
