@@ -9,8 +9,6 @@ TYPE_CHECKING = False  # as typing has it, which takes a while to import: an int
 __all__ = ["Kernel", "__version__", "compile", "emulate", "epilogue", "for_problem", "load_spec", "plan", "render", "symbols", "verify"]
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from gemmgen.api import compile, for_problem, load_spec, plan, render, verify
     from gemmgen.kernels.epilogue.tracing import Functions, epilogue
     from gemmgen.runtime.kernel import Kernel
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     symbols: Functions
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Imports the public functions when they are first used, so that importing the package costs nothing."""
     if name == "Kernel":
         from gemmgen.runtime.kernel import Kernel

@@ -115,8 +115,8 @@ def load_spec(source: str | Path | Mapping[str, object], overrides: Iterable[str
     """
     from gemmgen.dispatch.auto_specs import auto_spec_in
 
-    found = auto_spec_in(source if isinstance(source, Mapping) else spec_path(source))
-    return _load_spec(source, overrides) if found is None else _load_spec(found[0].model_dump(mode="json"), overrides)
+    auto = auto_spec_in(source if isinstance(source, Mapping) else spec_path(source))
+    return _load_spec(source, overrides) if auto is None else _load_spec(auto[0].model_dump(mode="json"), overrides)
 
 
 @overload

@@ -60,7 +60,7 @@ def definitions(turing: bool = False) -> tuple[Definition, ...]:
 
 def parse(text: str) -> list[Definition]:
     """The definitions of one file. Raises ``ValueError`` for a block that defines nothing with a name."""
-    found = []
+    definitions = []
     for block in re.split(r"\n{2,}", text.strip()):
         code = [line for line in block.splitlines() if not line.startswith("//")]
         if not code:
@@ -69,8 +69,8 @@ def parse(text: str) -> list[Definition]:
         if head is None:
             raise ValueError(f"no name in {code[0]!r}")
         name = head[head.lastindex or 0]
-        found.append(Definition(name, block, frozenset(_identifiers(block)) - {name}))
-    return found
+        definitions.append(Definition(name, block, frozenset(_identifiers(block)) - {name}))
+    return definitions
 
 
 def _identifiers(text: str) -> set[str]:

@@ -81,8 +81,8 @@ def spec_fields_in(text: str) -> dict[str, Any] | None:
     """The fields of the spec that a source was rendered from, as its head tells them; None if it does not."""
     from gemmgen.core.yaml_text import parse
 
-    found = _SPEC_IN_HEAD.search(text)
-    fields = parse("".join(line[5:] for line in found["lines"].splitlines(keepends=True))) if found else None
+    match = _SPEC_IN_HEAD.search(text)
+    fields = parse("".join(line[5:] for line in match["lines"].splitlines(keepends=True))) if match else None
     return fields if isinstance(fields, dict) else None
 
 
@@ -177,20 +177,20 @@ def _break(line: str) -> int:
     """Place to break a line of code, 0 for nowhere: outside as many brackets as possible; there, after the last argument that fits,
     else after an assignment whose right side fits on a separate line, else before the last of the loosest operators."""
     first = len(line) - len(line.lstrip()) + 8
-    found: list[tuple[int, int, int]] = []
+    places: list[tuple[int, int, int]] = []
     for at, depth in _depths(line):
         if not first < at <= WIDTH or line[at - 1] != " ":
             continue
         before, word = line[: at - 1], line[at:].split(" ", 1)[0]
         if before.endswith((",", ";")):
-            found.append((depth, 0, -at))
+            places.append((depth, 0, -at))
         elif before.endswith(" =") and len(line) - at + first - 4 <= WIDTH:
-            found.append((depth, 1, -at))
+            places.append((depth, 1, -at))
         else:
             rank = next((rank for rank, words in enumerate(_OPERATORS, 2) if word in words), None)
             if rank is not None and word != "=":
-                found.append((depth, rank, -at))
-    return -min(found)[2] if found else 0
+                places.append((depth, rank, -at))
+    return -min(places)[2] if places else 0
 
 
 def _depths(line: str) -> Iterator[tuple[int, int]]:

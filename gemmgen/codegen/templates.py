@@ -48,7 +48,7 @@ _EMPTY_LINE = re.compile(rf"^[ \t]*{_NOTHING}\n?", re.MULTILINE)
 
 def environment(root: Path) -> jinja2.Environment:
     """The environment of the templates below ``root``, whose output goes through ``without_empty_lines``."""
-    found = jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(root),
         bytecode_cache=CompiledTemplates(_BLANKS),
         undefined=jinja2.StrictUndefined,
@@ -57,12 +57,12 @@ def environment(root: Path) -> jinja2.Environment:
         extensions=[Conventions],
         **_BLANKS,
     )
-    found.filters.update(FILTERS)
-    found.filters["alone"] = _alone
-    found.globals["constant"] = constant
-    found.globals["constants_of"] = constants_of
-    found.globals["block"] = partial(Block, found)
-    return found
+    made.filters.update(FILTERS)
+    made.filters["alone"] = _alone
+    made.globals["constant"] = constant
+    made.globals["constants_of"] = constants_of
+    made.globals["block"] = partial(Block, made)
+    return made
 
 
 def referenced(environment: jinja2.Environment, source: str, name: str) -> list[str]:
@@ -100,7 +100,7 @@ def used_text(root: Path, template: str, used: Iterable[tuple[str, str]]) -> str
     parts = []
     for path in sorted(wanted):
         text = (root / path).read_text(encoding="utf-8")
-        macros = {found[1]: found[0] for found in _MACRO.finditer(text)}
+        macros = {match[1]: match[0] for match in _MACRO.finditer(text)}
         body = _MACRO.sub("", text)
         pending, taken = {body, *(macros[name] for name in wanted[path] if name in macros)}, set(wanted[path])
         while pending:

@@ -226,13 +226,13 @@ class Cache:
 
     def _list(self) -> list[tuple[str, int, int]]:
         """The entries with their sizes in bytes and when each was last used, in nanoseconds since the epoch."""
-        found = []
+        listed = []
         with contextlib.suppress(OSError), self._open(_FORMAT) as entries:
             for name in os.listdir(entries):
                 with contextlib.suppress(OSError), open_folder(name, entries) as entry:
                     size = sum(os.stat(file, dir_fd=entry, follow_symlinks=False).st_size for file in os.listdir(entry))
-                    found.append((name, size, os.fstat(entry).st_mtime_ns))
-        return found
+                    listed.append((name, size, os.fstat(entry).st_mtime_ns))
+        return listed
 
     def _keep_within_limit(self, added_bytes: int) -> None:
         """Removes the least recently used entries if the limit is exceeded.

@@ -39,21 +39,21 @@ def _converted(value: Any, definitions: Mapping[str, Schema]) -> Any:
         return [_converted(item, definitions) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {
+    schema = {
         name: {field: _described(field, _converted(item, definitions), value, definitions) for field, item in part.items()}
         if name == "properties"
         else _converted(part, definitions)
         for name, part in value.items()
     }
-    discriminator = found.pop("discriminator", None)
+    discriminator = schema.pop("discriminator", None)
     if discriminator is not None:
-        found.pop("oneOf", None)
-        found |= chosen_by(discriminator["propertyName"], discriminator["mapping"], definitions)
-    either = {part.get("type"): part for part in found.get("anyOf", ()) if isinstance(part, dict)}
+        schema.pop("oneOf", None)
+        schema |= chosen_by(discriminator["propertyName"], discriminator["mapping"], definitions)
+    either = {part.get("type"): part for part in schema.get("anyOf", ()) if isinstance(part, dict)}
     if either.keys() == {"array", "object"}:  # so that a mistake within a list is reported where it stands
-        del found["anyOf"]
-        found |= {"if": {"type": "object"}, "then": either["object"], "else": either["array"]}
-    return found
+        del schema["anyOf"]
+        schema |= {"if": {"type": "object"}, "then": either["object"], "else": either["array"]}
+    return schema
 
 
 def _described(field: str, part: Any, owner: Schema, definitions: Mapping[str, Schema]) -> Any:
@@ -65,7 +65,7 @@ def _described(field: str, part: Any, owner: Schema, definitions: Mapping[str, S
     else:
         references = [part, *part.get("anyOf", ()), *([part["items"]] if isinstance(part.get("items"), dict) else [])]
         texts = [_first_sentence(_target(one["$ref"], definitions)) for one in references if "$ref" in one]
-        text = next((found for found in texts if found), "")
+        text = next((description for description in texts if description), "")
     return {**part, "description": text or f"{field}: {_first_sentence(owner)}"}
 
 

@@ -95,10 +95,10 @@ class Grammar:
                 if wanted is not None and len(arguments) != wanted:
                     raise NotInGrammar(f"{name} takes {wanted} arguments, got {len(arguments)}")
                 return arguments
-        found = _general_children(node) if self.general else None
-        if found is None:
+        general = _general_children(node) if self.general else None
+        if general is None:
             raise _Foreign(node)
-        return found
+        return general
 
 
 def _general_children(node: ast.expr) -> list[ast.expr] | None:

@@ -10,11 +10,11 @@ from functools import cache
 
 def field_docstrings(model: type) -> dict[str, str]:
     """The text below each annotated field, by field, with those of base classes; a field that is defined anew has its new text only."""
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if base.__module__.partition(".")[0] == "gemmgen":
-            found |= _classes(base.__module__).get(base.__qualname__, {})
-    return {field: words for field, words in found.items() if words}
+            docstrings |= _classes(base.__module__).get(base.__qualname__, {})
+    return {field: words for field, words in docstrings.items() if words}
 
 
 @cache
@@ -26,11 +26,11 @@ def _classes(module: str) -> dict[str, dict[str, str]]:
 
 def _fields(node: ast.ClassDef) -> dict[str, str]:
     """The text of each annotated field of a class, empty for those without."""
-    found = {}
+    fields = {}
     for field, below in zip(node.body, [*node.body[1:], ast.Pass()], strict=True):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                found[name] = inspect.cleandoc(words)
+                fields[name] = inspect.cleandoc(words)
             case ast.AnnAssign(target=ast.Name(id=name)), _:
-                found[name] = ""
-    return found
+                fields[name] = ""
+    return fields

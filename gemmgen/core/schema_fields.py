@@ -17,12 +17,12 @@ def field_paths(schema: Schema, kinds: Iterable[str] = ()) -> dict[str, tuple[st
     ``kinds`` picks among alternatives that a field ``kind`` tells apart; without any, all of them are meant.
     """
     wanted = set(kinds)
-    found: dict[str, dict[str, None]] = {}
+    paths: dict[str, dict[str, None]] = {}
     for variant in _variants(schema, schema):
         if not wanted or variant.get("properties", {}).get("kind", {}).get("const") in wanted:
             for path, values in _fields(variant, schema, "", 0):
-                found.setdefault(path, {}).update(dict.fromkeys(values))
-    return {path: tuple(values) for path, values in found.items()}
+                paths.setdefault(path, {}).update(dict.fromkeys(values))
+    return {path: tuple(values) for path, values in paths.items()}
 
 
 def sibling_fields(schema: Schema, data: Any, path: Sequence[str]) -> list[str]:

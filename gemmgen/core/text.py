@@ -32,7 +32,7 @@ def close_paths(word: str, known: Iterable[str], most: int = 3) -> list[str]:
     """The known paths, such as gemm/v1_tiled, that ``word`` may mean: their last parts are alike, and none much less than the best."""
     folder, _, last = word.rpartition("/")
     likeness = {path: (_likeness(last, path.rpartition("/")[2]), _likeness(word, path)) for path in known}
-    possible = {path: found for path, found in likeness.items() if not folder or found[1] >= _ALIKE}
+    possible = {path: ratios for path, ratios in likeness.items() if not folder or ratios[1] >= _ALIKE}
     best = max((of_last for of_last, _ in possible.values()), default=0.0)
     close = [path for path, (of_last, _) in possible.items() if of_last >= max(_ALIKE, best - _BEHIND)]
     return sorted(close, key=possible.__getitem__, reverse=True)[:most]

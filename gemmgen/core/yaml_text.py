@@ -108,7 +108,7 @@ def excerpt(shown: str, line: int, column: int) -> list[str]:
 
 def positions(text: bytes | str) -> dict[tuple[str | int, ...], tuple[int, int]]:
     """Line and column, both from one, of every value of a text that ``parse`` accepts: of its key in a mapping, of itself in a list."""
-    found: dict[tuple[str | int, ...], tuple[int, int]] = {}
+    places: dict[tuple[str | int, ...], tuple[int, int]] = {}
     stack: list[_Place] = []
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
@@ -119,13 +119,13 @@ def positions(text: bytes | str) -> dict[tuple[str | int, ...], tuple[int, int]]
             mark = (start.line + 1, start.column + 1)
             if parent is not None and parent.is_mapping and parent.key is None:
                 parent.key = str(_scalar(event)) if isinstance(event, yaml.ScalarEvent) else ""
-                found[(*parent.path, parent.key)] = mark
+                places[(*parent.path, parent.key)] = mark
                 continue
             path = () if parent is None else parent.next_path()
-            found.setdefault(path, mark)
+            places.setdefault(path, mark)
             if not isinstance(event, yaml.ScalarEvent):
                 stack.append(_Place(path, isinstance(event, yaml.MappingStartEvent)))
-    return found
+    return places
 
 
 class _Place:

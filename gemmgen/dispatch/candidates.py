@@ -67,14 +67,14 @@ def reserves(kind: str) -> tuple[Candidate, ...]:
 
 def _made(kind: str, labels: Collection[str]) -> tuple[Candidate, ...]:
     shipped, built = shipped_specs(), {instance.digest: instance for instance in _built().values()}
-    found: dict[str, Candidate] = {}
+    by_label: dict[str, Candidate] = {}
     for label in sorted(labels):
         spec = _read(shipped[label], kind) if label in shipped else None
         if spec is not None:
             digest = spec_digest(spec)
             instance = built.get(digest, _Built("", "", frozenset()))
-            found.setdefault(digest, Candidate(label, spec, instance.architectures, instance.name))
-    return tuple(found.values())
+            by_label.setdefault(digest, Candidate(label, spec, instance.architectures, instance.name))
+    return tuple(by_label.values())
 
 
 def _read(path: Path, kind: str) -> KernelSpec | None:

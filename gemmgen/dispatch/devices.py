@@ -31,10 +31,10 @@ def problem_device(architecture: Architecture | None) -> Device:
     known = [*DEVICES.values()] if architecture is not None else [host_device()]
     with contextlib.suppress(EnvironmentMissing):
         known.insert(0, gpu_device(0))
-    found = [device for device in known if architecture is None or _runs(device, architecture)]
-    if not found:
+    fitting = [device for device in known if architecture is None or _runs(device, architecture)]
+    if not fitting:
         raise SpecError(f"no known device runs {architecture.name if architecture else 'it'}; name one with --device")
-    return found[0]
+    return fitting[0]
 
 
 def _runs(device: Device, architecture: Architecture) -> bool:

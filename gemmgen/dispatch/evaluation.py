@@ -34,12 +34,12 @@ def regrets(table: Table, device: Device) -> list[Regret]:
 
     Both choices are made as ``ops`` makes them, among the instances that were timed; neither looks at the row's times.
     """
-    found = []
+    all_regrets = []
     for row in table.rows:
         regret = row_regret(table, row, device)
         if regret is not None:
-            found.append(regret)
-    return found
+            all_regrets.append(regret)
+    return all_regrets
 
 
 def row_regret(table: Table, row: Row, device: Device) -> Regret | None:

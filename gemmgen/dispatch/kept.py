@@ -81,14 +81,14 @@ def _kept(row: dict[str, Any]) -> Kept:
 def _sources() -> str:
     """Digest of the names, sizes and times of the package's files that choices follow from."""
     package = Path(__file__).resolve().parents[1]
-    found = [line for name in SOURCES for line in _files(package / name)]
+    lines = [line for name in SOURCES for line in _files(package / name)]
     for name in ("specs", "generated"):
         try:
             folder = resource_directory(name)
         except FileNotFoundError:
             continue
-        found += _files(folder) if name == "specs" else _stated(folder / "manifest.json")
-    return cache_key(*found)
+        lines += _files(folder) if name == "specs" else _stated(folder / "manifest.json")
+    return cache_key(*lines)
 
 
 def _files(folder: Path) -> Iterator[str]:

@@ -98,10 +98,10 @@ class Adapted(Protocol):
 def adapted(spec: KernelSpec, architecture: Architecture, device: Device | None) -> KernelSpec:
     """A fitted spec with features of the architecture and the device that its family's matcher wants there."""
     own: Adapted | None = getattr(part(spec.kind, "matcher"), "adapted", None)
-    found = spec if own is None else own(spec, architecture, device)
-    if architecture.name in SAME_INSTRUCTIONS.get(found.architecture, ()):
-        found = found.model_copy(update={"architecture": architecture.name})
-    return found
+    adapted_spec = spec if own is None else own(spec, architecture, device)
+    if architecture.name in SAME_INSTRUCTIONS.get(adapted_spec.architecture, ()):
+        adapted_spec = adapted_spec.model_copy(update={"architecture": architecture.name})
+    return adapted_spec
 
 
 def matcher_of(kind: str) -> Matcher:

@@ -113,8 +113,8 @@ def seconds_of_many(works: Works, device: Device, parameters: Parameters = PARAM
     unit = architecture.shared_allocation_bytes
     allocated = -(-(works.shared_bytes + architecture.reserved_shared_bytes_per_block) // unit) * unit
     fitting = np.minimum(by_registers, architecture.shared_bytes_per_sm // np.maximum(allocated, 1))
-    found: Column = _fitting_seconds(works, device, parameters, fitting, _columns())
-    return found
+    seconds: Column = _fitting_seconds(works, device, parameters, fitting, _columns())
+    return seconds
 
 
 def _launch_seconds(work: Work, device: Device, p: Parameters) -> float:

@@ -61,11 +61,11 @@ class Outlook:
             return {}
         points = np.array([point.coordinates for point in self._points])
         near = ((places[:, None, :] - points[None]) ** 2).sum(axis=2) < ALIKE
-        found = {}
+        shares = {}
         for (label, spec), row in zip(labels.items(), near, strict=True):
             if row.any() and self._space.multiplies(spec, self._request):
-                found[label] = self._points[int(row.argmax())].seconds
-        return found
+                shares[label] = self._points[int(row.argmax())].seconds
+        return shares
 
     @cached_property
     def _timed(self) -> frozenset[str]:

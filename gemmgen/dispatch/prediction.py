@@ -20,7 +20,7 @@ def device_for(architecture: Architecture | None) -> Device:
     default = device(DEFAULT_DEVICE)
     if architecture is None:
         return default
-    return next((found for found in (default, *DEVICES.values()) if found.architecture.runs_cubins_of(architecture)), default)
+    return next((candidate for candidate in (default, *DEVICES.values()) if candidate.architecture.runs_cubins_of(architecture)), default)
 
 
 def predicted_seconds(plan: KernelPlan, target: Device | None = None, sizes: Sequence[int] = ()) -> float | None:

@@ -124,16 +124,16 @@ def _joined(kind: str, sizes: Sequence[int], *words: str) -> str:
 
 def counted(calls: Iterable[Call], type: str = "f32") -> list[Counted]:
     """The problems of calls, each once, those that take or occur most first."""
-    found: dict[str, Counted] = {}
+    by_request: dict[str, Counted] = {}
     for call in calls:
         text = problem_of(call, type)
-        if text is None or (text not in found and (len(found) >= MAX_PROBLEMS or not _is_problem(text))):
+        if text is None or (text not in by_request and (len(by_request) >= MAX_PROBLEMS or not _is_problem(text))):
             continue
-        known = found.get(text, Counted(text, 0))
+        known = by_request.get(text, Counted(text, 0))
         time = call.microseconds
         total = known.microseconds if time is None else (known.microseconds or 0.0) + time
-        found[text] = replace(known, count=known.count + 1, microseconds=total)
-    return sorted(found.values(), key=lambda one: (-(one.microseconds or 0.0), -one.count, one.problem))
+        by_request[text] = replace(known, count=known.count + 1, microseconds=total)
+    return sorted(by_request.values(), key=lambda one: (-(one.microseconds or 0.0), -one.count, one.problem))
 
 
 def _is_problem(text: str) -> bool:
@@ -153,10 +153,10 @@ def read_profile(path: Path, type: str = "f32") -> list[Counted]:
     else:
         calls = _trace_calls(path, data)
         need = "operations with shapes: record with torch.profiler.profile(record_shapes=True)"
-    found = counted(calls, type)
-    if not found:
+    calls_counted = counted(calls, type)
+    if not calls_counted:
         raise SpecError(f"{path}: has no product, reduction or map of elements that a problem describes; need {need}")
-    return found
+    return calls_counted
 
 
 def _content(path: Path) -> bytes:
@@ -204,14 +204,14 @@ def _extents(value: Any) -> tuple[tuple[int, ...], ...] | None:
     """Lists of whole numbers, one for each input; None of anything else."""
     if not isinstance(value, list):
         return None
-    found: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
     for one in value:
         numbers = tuple(one) if isinstance(one, list) else ()
         whole = len(numbers) <= 8 and all(
             isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**31 for number in numbers
         )
-        found.append(numbers if whole else ())
-    return tuple(found)
+        shapes.append(numbers if whole else ())
+    return tuple(shapes)
 
 
 def _nsys_calls(path: Path) -> Iterator[Call]:
@@ -263,19 +263,19 @@ def read_counted(path: Path) -> list[Counted]:
     """The problems of a file, one a line; ``# count=32 us=1200`` behind one says how often it occurs and how long all of that took. Raises
     ``SpecError`` that names the line."""
     text = _content(path).decode("utf-8", "replace")
-    found: list[Counted] = []
+    lines: list[Counted] = []
     for number, line in enumerate(text.splitlines(), 1):
         problem, _, comment = line.partition("#")
         if not (problem := "".join(problem.split())):
             continue
-        if len(found) >= MAX_PROBLEMS:
+        if len(lines) >= MAX_PROBLEMS:
             raise SpecError(f"{path}: has more than {MAX_PROBLEMS} problems")
         told = {match["name"]: float(match["value"]) for match in _LINE.finditer(comment[:MAX_TEXT_LENGTH])}
         try:
             read_problem(problem)
         except SpecError as error:
             raise SpecError(f"{path}, line {number}: {error}") from None
-        found.append(Counted(problem, max(1, int(told.get("count", 1))), told.get("us")))
-    if not found:
+        lines.append(Counted(problem, max(1, int(told.get("count", 1))), told.get("us")))
+    if not lines:
         raise SpecError(f"{path}: lists no problem; need lines such as gemm:4096,11008,4096,nt,bf16")
-    return found
+    return lines

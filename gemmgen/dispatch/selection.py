@@ -123,17 +123,17 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
     if none can do it. ``complete``: with all alternatives, and the reasons against the others, also if the choice was made before."""
     table = table_for(device)
     key = (id(table), request, device, architecture, complete)
-    found = _CHOICES.get(key)
-    if found is None or found.table is not table:
+    choice = _CHOICES.get(key)
+    if choice is None or choice.table is not table:
         if len(_CHOICES) >= REMEMBERED:
             _CHOICES.clear()
         plain = request.unpromised
         if plain is request:
-            found = (choose_by if complete else _chosen_before)(table, request, device, architecture)
+            choice = (choose_by if complete else _chosen_before)(table, request, device, architecture)
         else:
-            found = _promised(choose(plain, device, architecture, complete=complete), request)
-        _CHOICES[key] = found
-    return found
+            choice = _promised(choose(plain, device, architecture, complete=complete), request)
+        _CHOICES[key] = choice
+    return choice
 
 
 def _chosen_before(table: Table | None, request: Request, device: Device, architecture: Architecture | None) -> Choice:
@@ -205,7 +205,7 @@ def choose_by(
     target = architecture or device.architecture
     request = request.on(device)
     near = table.near(request, without) if table is not None else Near()
-    found: dict[str, Option] = {}
+    by_label: dict[str, Option] = {}
     rejected: dict[str, str] = {}
     common = _common_class(table, request.companions, device, target) if request.companions else None
     best_points = fastest_points(request, device, MAX_EARLY) if among is None and points else []
@@ -228,22 +228,22 @@ def choose_by(
         if outlook is not None and source != "measured" and (told := outlook.seconds(candidate)) is not None:
             seconds = told
         made = Option(candidate, fit, plan, dimensions, seconds, source, device)
-        among_these = found if outlook is None or outlook.is_promising(candidate) else others
+        among_these = by_label if outlook is None or outlook.is_promising(candidate) else others
         other = among_these.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
             among_these[plan.name] = made
     for made in _tuned_points(table, near, request, device, target, common) if among is None and points else ():
-        found.setdefault(made.plan.name, made)
+        by_label.setdefault(made.plan.name, made)
     if free:
-        found |= {option.plan.name: _bounded(option, device) for option in sorted(found.values(), key=_rank)[:BOUNDED]}
-    best = min(found.values(), key=lambda option: option.seconds, default=None)
+        by_label |= {option.plan.name: _bounded(option, device) for option in sorted(by_label.values(), key=_rank)[:BOUNDED]}
+    best = min(by_label.values(), key=lambda option: option.seconds, default=None)
     margin = MEASURED_MARGIN if best is not None and best.source == "measured" else POINT_MARGIN
     for made in free:
-        found.setdefault(made.plan.name, replace(made, fit=replace(made.fit, margin=margin)))
-    if not found:
+        by_label.setdefault(made.plan.name, replace(made, fit=replace(made.fit, margin=margin)))
+    if not by_label:
         raise LaunchError(_nothing_fits(request, rejected))
-    slow = (option for name, option in others.items() if name not in found)
-    options = (*sorted(found.values(), key=_rank), *sorted(slow, key=_rank))
+    slow = (option for name, option in others.items() if name not in by_label)
+    options = (*sorted(by_label.values(), key=_rank), *sorted(slow, key=_rank))
     return Choice(request, device, options, options[0], rejected, table)
 
 
@@ -251,18 +251,18 @@ def _tuned_points(
     table: Table | None, near: Near, request: Request, device: Device, architecture: Architecture, common: str | None
 ) -> list[Option]:
     """Points that were timed on this problem or on those nearest to it, as options."""
-    found: list[Option] = []
+    options: list[Option] = []
     space = space_of(request.kind)
     if table is None or space is None:
-        return found
+        return options
     rows = [row for distance, row in near[:TUNED_ROWS] if distance < TUNED_DISTANCE]
     named = {name: spec for row in rows for name, spec in row.fastest_points[:TUNED_POINTS]}
     for name, spec in named.items():
         option = _modelled(Candidate(space.label(spec), spec), request, device, architecture, common)
         if option is not None:
             seconds, source = table.estimate(near, name, option.seconds, row_model(table, device, architecture))
-            found.append(replace(option, seconds=seconds, source=source))
-    return found
+            options.append(replace(option, seconds=seconds, source=source))
+    return options
 
 
 def _modelled(candidate: Candidate, request: Request, device: Device, architecture: Architecture, common: str | None) -> Option | None:
@@ -291,16 +291,16 @@ def _planned_points(
 ) -> list[Option]:
     """The fastest points, as options; ``common``: the numeric class that they must have."""
     space = space_of(request.kind)
-    found: list[Option] = []
+    options: list[Option] = []
     if space is None:
-        return found
+        return options
     for point in points:
-        if len(found) == most:
+        if len(options) == most:
             break
         option = _modelled(Candidate(space.label(point.spec), point.spec), request, device, architecture, common)
         if option is not None:
-            found.append(replace(option, seconds=float(bounded_seconds(option.seconds * math.exp(point.error), point.least))))
-    return found
+            options.append(replace(option, seconds=float(bounded_seconds(option.seconds * math.exp(point.error), point.least))))
+    return options
 
 
 def _common_class(table: Table | None, requests: Sequence[Request], device: Device, architecture: Architecture) -> str:
@@ -361,7 +361,7 @@ def all_fitted(
     """All candidates that can serve the request; ``rejected`` gets the reasons of the others. The reserves are looked at only
     if no instance of the library can, nor a point. Those that take longer than ``limit`` seconds in any case are left out, and unless the
     list is to be ``complete``, those that ``outlook`` expects to be slow."""
-    found = []
+    fitting = []
     space = space_of(request.kind) if math.isfinite(limit) else None
     for group in (candidates, reserves):
         for candidate in group(request.kind):
@@ -374,10 +374,10 @@ def all_fitted(
             if isinstance(option, str):
                 rejected[candidate.label] = option
             else:
-                found.append((candidate, option))
-        if found or outlook is not None:
+                fitting.append((candidate, option))
+        if fitting or outlook is not None:
             break
-    return found
+    return fitting
 
 
 def fitted(
@@ -425,10 +425,10 @@ def general(spec: KernelSpec, architecture: Architecture) -> Architecture:
 
 def planned(spec: KernelSpec, architecture: Architecture) -> KernelPlan:
     """The plan of a spec, remembered. Raises ``PlanError``."""
-    found = _plan_or_error(spec, architecture)
-    if isinstance(found, PlanError):
-        raise found.with_traceback(None)
-    return found
+    plan = _plan_or_error(spec, architecture)
+    if isinstance(plan, PlanError):
+        raise plan.with_traceback(None)
+    return plan
 
 
 @lru_cache(maxsize=4096)

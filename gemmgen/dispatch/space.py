@@ -69,13 +69,15 @@ def fastest_points(request: Request, device: Device, longest_early: float, most:
     errors = groups[0].errors(traits)
     expected = bounded_seconds(modelled * np.exp(errors), least)
     saved = np.concatenate([points.saved for points in groups])[best]
-    found = []
+    fastest = []
     for place in np.argsort(expected - saved if early_copies else expected, kind="stable")[:most]:
         group = int(np.searchsorted(first, best[place], side="right")) - 1
         seconds = float(expected[place])
         make = partial(groups[group].spec, int(best[place] - first[group]), seconds < longest_early)
-        found.append(Point(make, seconds, float(errors[place]), float(least[place]), tuple(features[place].tolist()), float(saved[place])))
-    return found
+        fastest.append(
+            Point(make, seconds, float(errors[place]), float(least[place]), tuple(features[place].tolist()), float(saved[place]))
+        )
+    return fastest
 
 
 SUSTAINED_MEMORY = 0.92

@@ -143,16 +143,16 @@ class Table:
 
     def _places(self, kind: str) -> tuple[Any, Any, list[tuple[str, ...]]]:
         """Logarithms of the sizes of a family's rows, and for each the place of its traits in a list of all."""
-        found = self._placed.get(kind)
-        if found is None:
+        placed = self._placed.get(kind)
+        if placed is None:
             import numpy as np
 
             requests = [row.request for row in self._by_kind.get(kind, [])]
             traits = list(dict.fromkeys(request.traits for request in requests))
             at = {each: place for place, each in enumerate(traits)}
             sizes = np.log2(np.maximum(np.array([request.sizes for request in requests], float), 0.5))
-            found = self._placed[kind] = sizes, np.array([at[request.traits] for request in requests]), traits
-        return found
+            placed = self._placed[kind] = sizes, np.array([at[request.traits] for request in requests]), traits
+        return placed
 
     def estimate(self, near: Near, instance: str, model_seconds: float, model: RowModel) -> tuple[float, Source]:
         """Seconds of an instance on a request that has ``near`` it, and where they come from.
@@ -189,19 +189,19 @@ class Table:
 
     def neighbours(self, near: Sequence[tuple[float, Row]], model: RowModel) -> list[Neighbour]:
         """Statements of the nearest rows about a request that has ``near`` it, nearest first."""
-        found: list[Neighbour] = []
+        neighbouring: list[Neighbour] = []
         for distance, row in near:
             errors, median_error = self._errors(row, model)
             if errors:
-                found.append(Neighbour(1 / (CLOSE + distance * distance), errors, median_error))
-            if len(found) == TELLING:
+                neighbouring.append(Neighbour(1 / (CLOSE + distance * distance), errors, median_error))
+            if len(neighbouring) == TELLING:
                 break
-        return found
+        return neighbouring
 
     def _errors(self, row: Row, model: RowModel) -> tuple[dict[str, float], float]:
         """Logarithms of measured over modelled time, by instance, and their median."""
-        found = self._kept.get(row.problem + row.kind)
-        if found is None:
+        errors = self._kept.get(row.problem + row.kind)
+        if errors is None:
             known: dict[str, float] = {}
             for name, measured in row.times.items():
                 # A current table has the model's times for all instances that can do it.
@@ -209,8 +209,8 @@ class Table:
                 seconds = (None if stored is None else stored * 1e-6) if self.current else model(row, name)
                 if seconds is not None and math.isfinite(seconds):
                     known[name] = math.log(measured * 1e-6 / seconds)
-            found = self._kept[row.problem + row.kind] = known, median(known.values()) if known else 0.0
-        return found
+            errors = self._kept[row.problem + row.kind] = known, median(known.values()) if known else 0.0
+        return errors
 
     @cached_property
     def _kept(self) -> dict[str, tuple[dict[str, float], float]]:
@@ -238,10 +238,10 @@ class Table:
 
     @cached_property
     def _by_kind(self) -> dict[str, list[Row]]:
-        found: dict[str, list[Row]] = {}
+        rows: dict[str, list[Row]] = {}
         for row in self.rows:
-            found.setdefault(row.kind, []).append(row)
-        return found
+            rows.setdefault(row.kind, []).append(row)
+        return rows
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -304,10 +304,10 @@ def read_table(path: Path, *, check_problems: bool = True) -> Table:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    found = {str(name): float(value) for name, value in values.items()}
-    if any(not 0 < value < math.inf for value in found.values()):
+    numbers = {str(name): float(value) for name, value in values.items()}
+    if any(not 0 < value < math.inf for value in numbers.values()):
         raise ValueError("a time that is not positive and finite")
-    return found
+    return numbers
 
 
 def write_table(table: Table, path: Path) -> bool:
@@ -324,10 +324,10 @@ def table_paths(device: str) -> list[Path]:
     """Paths of a device's table, the user's own first."""
     from platformdirs import user_data_path
 
-    found = [user_data_path("gemmgen") / "tuned" / file_name(device)]
+    paths = [user_data_path("gemmgen") / "tuned" / file_name(device)]
     with contextlib.suppress(FileNotFoundError):
-        found.append(resource_directory("generated") / "tuned" / file_name(device))
-    return found
+        paths.append(resource_directory("generated") / "tuned" / file_name(device))
+    return paths
 
 
 def default_path(device: str) -> Path:
@@ -340,9 +340,9 @@ def default_path(device: str) -> Path:
 def table_for(device: Device) -> Table | None:
     """The table to choose by on a device: its own, or that of another of its architecture, whose times say where the model errs; None
     if there is neither. Raises ``SpecError`` for one that cannot be read."""
-    found = load_table(device.name)
-    if found is not None:
-        return found
+    loaded = load_table(device.name)
+    if loaded is not None:
+        return loaded
     kin = (load_table(other.name) for other in DEVICES.values() if other.architecture == device.architecture)
     table = next((table for table in kin if table is not None), None)
     return None if table is None else replace(table, borrowed=True)

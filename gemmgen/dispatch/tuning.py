@@ -67,43 +67,43 @@ def read_problems(path: Path, kinds: Sequence[str]) -> list[Request]:
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     texts = [stripped for line in lines if (stripped := line.partition("#")[0].strip())]
-    found = {(request.kind, request.text): request for request in map(parse_problem, texts) if request.kind in kinds}
-    for request in found.values():
+    requests = {(request.kind, request.text): request for request in map(parse_problem, texts) if request.kind in kinds}
+    for request in requests.values():
         if request.is_empty:
             raise SpecError(f"{path}: {request.kind}:{request.text} has an empty result, so no kernel is launched")
-    if not found:
+    if not requests:
         raise SpecError(f"{path}: lists no problem of the kinds {', '.join(kinds)}; a line is for example gemm:512,512,512,nt")
-    return list(found.values())
+    return list(requests.values())
 
 
 def contenders(
     request: Request, device: Device, architecture: Architecture, most: int = MODEL_CHOICES, extra: int = RANDOM_CHOICES
 ) -> list[Option]:
     """The instances worth timing: those that the model likes most, and a few others, the same every time. A kernel comes once."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for candidate, (fit, plan, dimensions) in all_fitted(request, architecture, {}, device):
         dimensions, seconds = set_best(plan, dimensions, device)
         made = Option(candidate, fit, plan, dimensions, seconds, "model", device)
-        other = found.get(plan.name)
+        other = options.get(plan.name)
         if other is None or (other.fit.derived and not fit.derived):
-            found[plan.name] = made
-    ranked = sorted(found.values(), key=lambda option: (option.seconds, option.plan.name))
+            options[plan.name] = made
+    ranked = sorted(options.values(), key=lambda option: (option.seconds, option.plan.name))
     rest = [option for option in ranked[most:] if option.seconds < 10 * ranked[0].seconds]
     chosen = random.Random(f"{request.kind}:{request.text}").sample(rest, min(extra, len(rest)))
     return [
         *ranked[:most],
         *chosen,
-        *(option for option in points_worth_timing(request, device, architecture) if option.plan.name not in found),
+        *(option for option in points_worth_timing(request, device, architecture) if option.plan.name not in options),
     ]
 
 
 def points_worth_timing(request: Request, device: Device, architecture: Architecture, most: int = POINT_CHOICES) -> list[Option]:
     """Points of the family's space that no file lists, the fastest by the fitted model, none of them close to a faster one."""
     space = space_of(request.kind)
-    found: list[Option] = []
+    options: list[Option] = []
     taken: list[Sequence[float]] = []
     for point in fastest_points(request, device, MAX_EARLY, most=most * POINT_CHOICES) if space is not None else ():
-        if len(found) == most:
+        if len(options) == most:
             break
         if any(sum((a - b) ** 2 for a, b in zip(point.coordinates, other, strict=True)) < APART for other in taken):
             continue
@@ -113,9 +113,9 @@ def points_worth_timing(request: Request, device: Device, architecture: Architec
             continue
         fit, plan, dimensions = option
         dimensions, seconds = set_best(plan, dimensions, device)
-        found.append(Option(Candidate(space.label(point.spec), point.spec), fit, plan, dimensions, seconds, "model", device))
+        options.append(Option(Candidate(space.label(point.spec), point.spec), fit, plan, dimensions, seconds, "model", device))
         taken.append(point.coordinates)
-    return found
+    return options
 
 
 def compile_all(options: Iterable[Option], advance: Callable[[], None]) -> dict[str, Any]:

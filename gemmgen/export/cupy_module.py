@@ -88,10 +88,10 @@ def _function(name: str) -> str:
 
 def _formulas(bundle: Bundle) -> list[Formula]:
     sequence = bundle.plan.sequence
-    found = [sequence.workspace_bytes, *(one.default for one in sequence.dimensions if one.default is not None)]
-    found += [constraint.condition for constraint in sequence.constraints]
-    found += [formula for array in sequence.arrays for formula in (*array.shape, *array.strides)]
-    return found + [formula for launch in sequence.launches for formula in (*launch.grid_of_device, launch.dynamic_shared_bytes)]
+    formulas = [sequence.workspace_bytes, *(one.default for one in sequence.dimensions if one.default is not None)]
+    formulas += [constraint.condition for constraint in sequence.constraints]
+    formulas += [formula for array in sequence.arrays for formula in (*array.shape, *array.strides)]
+    return formulas + [formula for launch in sequence.launches for formula in (*launch.grid_of_device, launch.dynamic_shared_bytes)]
 
 
 def _bindings(arrays: Sequence[ArrayArgument], dimensions: Sequence[str]) -> list[str]:

@@ -39,10 +39,10 @@ def check_package_name(name: str) -> None:
 def _package(framework: str, name: str, layers: Sequence[Layer], bundles: Mapping[str, Bundle]) -> dict[str, str]:
     check_package_name(name)
     table = {layer.name: _entry(framework, layer) for layer in layers}
-    found = described(layers, bundles)
+    texts = described(layers, bundles)
     zeroed = any(row.plan.sequence.workspace_zero_bytes.text != "0" for layer in layers for row in layer.served)
     shown = pprint.pformat(table, sort_dicts=False, width=120)
-    context = {"name": name, "version": __version__, "framework": framework, "layers": found, "zeroed": zeroed, "table": shown}
+    context = {"name": name, "version": __version__, "framework": framework, "layers": texts, "zeroed": zeroed, "table": shown}
     sources = ("glue.c", "handlers.cc") if framework == "JAX" else ("glue.c",)
     files = {f"{name}/{file}": text for file, text in bundle_files(name, layers, bundles).items()}
     files |= {f"{name}/{source}": template(f"{source}.j2", {}).render(context) for source in sources}

@@ -64,10 +64,10 @@ CPU_ARCHITECTURES: dict[str, CpuArchitecture] = {
 
 def cpu_architecture(name: str) -> CpuArchitecture:
     """The architecture called ``name``. Raises ``SpecError``."""
-    found = CPU_ARCHITECTURES.get(name)
-    if found is None:
+    architecture = CPU_ARCHITECTURES.get(name)
+    if architecture is None:
         raise SpecError(f"{name!r} is no CPU architecture; there are {', '.join(CPU_ARCHITECTURES)}")
-    return found
+    return architecture
 
 
 @cache
@@ -90,7 +90,7 @@ def runs_here(wanted: CpuArchitecture) -> bool:
 
 def best_architecture() -> CpuArchitecture | None:
     """The newest architecture whose code this machine executes; None if there is none."""
-    return next((found for found in reversed(CPU_ARCHITECTURES.values()) if runs_here(found)), None)
+    return next((architecture for architecture in reversed(CPU_ARCHITECTURES.values()) if runs_here(architecture)), None)
 
 
 @cache

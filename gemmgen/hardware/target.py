@@ -432,13 +432,13 @@ DEVICES: dict[str, Device] = {
 
 def architecture(name: str) -> Architecture:
     """The architecture of that name. Raises SpecError with the known names."""
-    found = ARCHITECTURES.get(name)
-    if found is None:
+    named = ARCHITECTURES.get(name)
+    if named is None:
         for known, entry in DEVICES.items():
             if known.lower() == name.lower():
                 raise SpecError(f"{name!r} is a device; its architecture is {entry.architecture.name}")
         raise SpecError(f"unknown architecture {name!r}; known: {', '.join(ARCHITECTURES)}")
-    return found
+    return named
 
 
 def device(name: str) -> Device:
@@ -486,9 +486,9 @@ def described_device(text: str) -> Device:
             raise SpecError(f"the description of a device {shown!r}: {name} is {printable(fields[name], 40)!r}, need {unit}, above 0")
     if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,40}", fields["name"]):
         raise SpecError(f"the description of a device {shown!r}: name is {printable(fields['name'], 40)!r}, need letters and digits")
-    found = architecture(fields["arch"])
+    chip = architecture(fields["arch"])
     sms, mhz, l2_mib, tflops, int8_tops, gb_per_s = (numbers[name] for name in _DESCRIPTION_UNITS)
-    return _device(fields["name"], found.name, int(sms), mhz, int(l2_mib), tflops, int8_tops, gb_per_s)
+    return _device(fields["name"], chip.name, int(sms), mhz, int(l2_mib), tflops, int8_tops, gb_per_s)
 
 
 def match_device(driver_name: str, sm_count: int) -> Device | None:

@@ -49,11 +49,11 @@ def judge(
     if (time is not None or peer is not None) and not run_native:
         raise SpecError("a time needs --run-native: the kernel runs on the GPU then")
     timed = parse_shapes((time,))[0] if time is not None else None
-    with opened(candidate, read, run_native) as found, ExitStack() as cleanup:
-        device = _on_device(found, cleanup, timed is not None) if run_native else None
+    with opened(candidate, read, run_native) as opened_candidate, ExitStack() as cleanup:
+        device = _on_device(opened_candidate, cleanup, timed is not None) if run_native else None
         timing = None if device is None else Timing(timed, None if peer is None else (str(peer[0].resolve()), peer[1]))
-        proof = partial(prove, found, prove_seconds) if prove_seconds and isinstance(found, KernelCandidate) else None
-        return Referee(found, read, source, parse_shapes(shapes), device, timing, proof, seed).judge()
+        proof = partial(prove, opened_candidate, prove_seconds) if prove_seconds and isinstance(opened_candidate, KernelCandidate) else None
+        return Referee(opened_candidate, read, source, parse_shapes(shapes), device, timing, proof, seed).judge()
 
 
 def _on_device(candidate: Candidate, cleanup: ExitStack, needed: bool) -> OnDevice | None:

@@ -104,8 +104,8 @@ def poisoned(shape: tuple[int, ...], type_name: str) -> npt.NDArray[Any]:
 
 def _words(array: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
     """A copy of an array's bytes as 32-bit words, padded with zeros."""
-    found = array.view(np.uint8).reshape(-1)
-    return np.concatenate([found, np.zeros(-found.size % 4, np.uint8)]).view(np.uint32)
+    raw = array.view(np.uint8).reshape(-1)
+    return np.concatenate([raw, np.zeros(-raw.size % 4, np.uint8)]).view(np.uint32)
 
 
 def _counted_on(states: Sequence[npt.NDArray[np.uint32]], more: int) -> npt.NDArray[np.uint32]:

@@ -143,7 +143,7 @@ class DeviceCandidate:
             told = _measured(folder)
             if "fault" in told:
                 raise CandidateFailed("fails-on-gpu", printable(str(told["fault"]), 300))
-            found = [
+            measured = [
                 {one: _output(folder / f"{label}.{one}", self.task, one, sizes) for one in _outputs(self.task)}
                 for label in ("timed", "after")
             ]
@@ -151,7 +151,7 @@ class DeviceCandidate:
         times = Times(
             str(self.device), sizes, float(told["candidate_us"]), None if peer_us is None else float(peer_us), str(told.get("peer", ""))
         )
-        return times, found[0], found[1]
+        return times, measured[0], measured[1]
 
 
 def _for_device(code: KernelCode, task: Task, architecture: str) -> KernelCode:
@@ -169,13 +169,13 @@ def _measured(folder: Path) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"fault": f"the measurement took more than {SECONDS} s"}
     try:
-        found = json.loads(read_plain(folder / "answer.json", 1 << 20))
+        answer = json.loads(read_plain(folder / "answer.json", 1 << 20))
     except (OSError, ValueError):
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise GemmgenError(f"the measurement ended without a result (status {done.returncode}): {printable(last, 300)}") from None
-    if not isinstance(found, dict) or not ("fault" in found or isinstance(found.get("candidate_us"), float)):
+    if not isinstance(answer, dict) or not ("fault" in answer or isinstance(answer.get("candidate_us"), float)):
         raise GemmgenError("the measurement gave no time")
-    return found
+    return answer
 
 
 def _outputs(task: Task) -> list[str]:

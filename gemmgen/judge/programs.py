@@ -57,13 +57,13 @@ _HOST_KINDS = {
 
 
 def _kinds_by_code() -> dict[str, str]:
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     open_classes: list[type[EmulatorError]] = [EmulatorError]
     while open_classes:
         one = open_classes.pop()
-        found[code_of(one)] = kind_of(one)
+        kinds[code_of(one)] = kind_of(one)
         open_classes += one.__subclasses__()
-    return found | _HOST_KINDS
+    return kinds | _HOST_KINDS
 
 
 class ProgramCandidate:
@@ -220,10 +220,10 @@ class ExtensionCandidate(ProgramCandidate):
 
 
 def _numbers(task: Task) -> list[int | str]:
-    found: list[int | str] = []
+    numbers: list[int | str] = []
     for argument in task.arguments:
-        found += argument.shape if argument.shape is not None else [argument.value if argument.value is not None else argument.name]
-    return found
+        numbers += argument.shape if argument.shape is not None else [argument.value if argument.value is not None else argument.name]
+    return numbers
 
 
 def extension_program(source: Path, task: Task) -> str:

@@ -91,15 +91,15 @@ class Times:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "device": self.device,
             "sizes": self.sizes,
             "candidate_us": round(self.candidate_us, 3),
             "peer": self.peer,
         }
         if self.peer_us is not None:
-            found |= {"peer_us": round(self.peer_us, 3), "peer_over_candidate": round(self.peer_us / self.candidate_us, 4)}
-        return found
+            fields |= {"peer_us": round(self.peer_us, 3), "peer_over_candidate": round(self.peer_us / self.candidate_us, 4)}
+        return fields
 
 
 @dataclass(frozen=True)
@@ -225,14 +225,14 @@ class Referee:
 
     def _inputs(self, sizes: dict[str, int], data: str, seed: int = 0) -> Arrays:
         rng = np.random.default_rng([self.seed, seed, *data.encode(), *sizes.values()])
-        found: Arrays = {}
+        arrays: Arrays = {}
         for argument in self.task.arrays:
             if argument.role == "input":
                 shape = tuple(evaluate(extent, sizes) for extent in argument.shape or ())
                 # Products of one input with few elements have few terms.
-                own = "ordinary" if data == "few terms" and found else data
-                found[argument.name] = _drawn(argument, own, rng, shape)
-        return found
+                own = "ordinary" if data == "few terms" and arrays else data
+                arrays[argument.name] = _drawn(argument, own, rng, shape)
+        return arrays
 
     def _numbers(self, arrays: Arrays) -> Arrays:
         """Elements as numbers: float64, or integers."""
@@ -275,12 +275,12 @@ class Referee:
         questions += [Question(self.given[0], self._numbers(arrays)) for arrays in special]
         field_inputs, field_residues = self._residues()
         questions.append(Question(self.given[0], field_residues, residues.MODULUS))
-        found = self.reference.answers(questions)
+        answers = self.reference.answers(questions)
         wanted, magnitudes, of_special, of_field = (
-            found[: len(plan)],
-            found[len(plan) : 2 * len(plan)],
-            found[2 * len(plan) : -1],
-            found[-1],
+            answers[: len(plan)],
+            answers[len(plan) : 2 * len(plan)],
+            answers[2 * len(plan) : -1],
+            answers[-1],
         )
         runs = []
         for (sizes, data), arrays, expected, magnitude in zip(plan, inputs, wanted, magnitudes, strict=True):
@@ -495,7 +495,7 @@ class Referee:
         """Ordinary inputs with NaN, infinities and a zero in each; then, for each input, the same with zeros in half of its elements."""
         floats = [argument.name for argument in self.task.arrays if argument.role == "input" and argument.type in _WITH_INFINITY]
         types = {argument.name: argument.type for argument in self.task.arrays}
-        found = []
+        inputs = []
         for turn, zeroed in enumerate((None, *(floats if len(floats) > 1 else ()))):
             arrays = self._inputs(self.given[0], "ordinary", seed=7 + turn)
             rng = np.random.default_rng([self.seed, 11, turn])
@@ -506,8 +506,8 @@ class Referee:
                     continue
                 for value in (np.nan, np.inf, -np.inf, 0.0) if flat.size else ():
                     flat[rng.integers(0, flat.size)] = to_elements(types[name], np.array([value], np.float32))[0]
-            found.append(arrays)
-        return found
+            inputs.append(arrays)
+        return inputs
 
     def _check_specials(self, inputs: list[Arrays], wanted: list[Arrays]) -> None:
         if self.task.special_values == "ignore":
@@ -534,18 +534,18 @@ class Referee:
     def _residues(self) -> tuple[Arrays, Arrays]:
         """Random elements of the inputs, and the residues or integers that they represent."""
         rng = np.random.default_rng([self.seed, 5])
-        found: Arrays = {}
+        arrays: Arrays = {}
         meant: Arrays = {}
         types = {argument.name: argument.type for argument in self.task.arrays}
         for name, array in self._inputs(self.given[0], "ordinary").items():
             if ELEMENTS[types[name]].is_float:
                 most = residues.MODULUS if types[name] == "f32" else 1 << 8 * array.itemsize
                 codes = rng.integers(0, most, array.shape, dtype=np.uint64)
-                found[name] = codes.astype(f"u{array.itemsize}").view(array.dtype)
+                arrays[name] = codes.astype(f"u{array.itemsize}").view(array.dtype)
                 meant[name] = residues.canonical(residues.of_codes(codes, types[name])).reshape(array.shape).astype(np.int64)
             else:
-                found[name], meant[name] = array, array.astype(np.int64)
-        return found, meant
+                arrays[name], meant[name] = array, array.astype(np.int64)
+        return arrays, meant
 
     def _check_field(self, inputs: Arrays, wanted: Arrays) -> None:
         """Compares the candidate with the reference over a finite field, if the reference is a polynomial."""

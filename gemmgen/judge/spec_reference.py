@@ -61,21 +61,21 @@ class SpecReference:
                 expected = oracle_of(self.plan.spec.kind).reference(self.plan, case, arrays)
         except (ValueError, IndexError) as error:
             raise SpecError(f"--reference {self.file}: shapes of the task are not those of the spec: {error}") from None
-        found: Arrays = {}
+        answers: Arrays = {}
         for name, one in expected.items():
-            found[name] = one.value
-            found[f"{name}_bound"] = np.zeros(one.value.shape) if one.bound is None else np.broadcast_to(one.bound, one.value.shape)
-        return found
+            answers[name] = one.value
+            answers[f"{name}_bound"] = np.zeros(one.value.shape) if one.bound is None else np.broadcast_to(one.bound, one.value.shape)
+        return answers
 
     def _elements(self, question: Question, case: Case) -> Arrays:
         """The inputs as elements, and zeros for the outputs."""
-        found: Arrays = {}
+        elements: Arrays = {}
         for array in self.plan.sequence.arrays:
             if array.name in question.arrays:
-                found[array.name] = to_elements(array.type, question.arrays[array.name])
+                elements[array.name] = to_elements(array.type, question.arrays[array.name])
             elif array.role != "workspace":
-                found[array.name] = np.zeros([extent.evaluate(case.dimensions) for extent in array.shape], numpy_type(array.type))
-        return found
+                elements[array.name] = np.zeros([extent.evaluate(case.dimensions) for extent in array.shape], numpy_type(array.type))
+        return elements
 
     def _over_field(self, question: Question) -> Arrays:
         if not has_part(self.plan.spec.kind, "field"):

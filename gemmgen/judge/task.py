@@ -116,7 +116,7 @@ def read_task(path: Path) -> Task:
 
 def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
     """Shapes written ``m=64,n=48,k=32``. Raises ``SpecError``."""
-    found = []
+    shapes = []
     for text in texts:
         sizes: dict[str, int] = {}
         for part in text.split(","):
@@ -126,8 +126,8 @@ def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
             sizes[name.strip()] = int(value)
         if len(sizes) > MAX_SIZES:
             raise SpecError(f"--shapes {printable(text, 60)!r}: has {len(sizes)} sizes, need at most {MAX_SIZES}")
-        found.append(sizes)
-    return found
+        shapes.append(sizes)
+    return shapes
 
 
 def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, int]]:
@@ -142,21 +142,23 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
     for shape in given:
         if reason := _breaks_promise(task, shape) or _too_large(task, shape):
             raise SpecError(f"{', '.join(f'{name}={value}' for name, value in shape.items())}: {reason}")
-    found: list[dict[str, int]] = [dict(shape) for shape in given]
+    shapes: list[dict[str, int]] = [dict(shape) for shape in given]
     base = given[0]
     for name in base:
         tile = task.tile.get(name, 16)
         beyond = max(shape.get(name, 1) for shape in given) + tile + 1
         for value in (tile - 1, tile + 1, 2 * tile + 3, beyond):
-            found.append({**base, name: max(1, value)})
+            shapes.append({**base, name: max(1, value)})
     tiles = {name: task.tile.get(name, 16) for name in base}
-    found += [{name: max(1, times * tile + more) for name, tile in tiles.items()} for times, more in ((1, -1), (1, 1), (2, 3))]
+    shapes += [{name: max(1, times * tile + more) for name, tile in tiles.items()} for times, more in ((1, -1), (1, 1), (2, 3))]
     small = {name: min(base[name], tile + 1) for name, tile in tiles.items()}
-    found.append(dict.fromkeys(base, SQUARE if max(tiles.values(), default=1) <= SQUARE // 2 else 2 * SQUARE))
-    found += [{**small, name: value} for name in base for value in (max(FAR, 2 * base[name] + 1), max(POWER, 1 << base[name].bit_length()))]
-    found.append(dict.fromkeys(base, 1))
-    found = [{name: round_up(value, task.multiples.get(name, 1)) for name, value in shape.items()} for shape in found]
-    unique = {tuple(sorted(shape.items())): shape for shape in found}
+    shapes.append(dict.fromkeys(base, SQUARE if max(tiles.values(), default=1) <= SQUARE // 2 else 2 * SQUARE))
+    shapes += [
+        {**small, name: value} for name in base for value in (max(FAR, 2 * base[name] + 1), max(POWER, 1 << base[name].bit_length()))
+    ]
+    shapes.append(dict.fromkeys(base, 1))
+    shapes = [{name: round_up(value, task.multiples.get(name, 1)) for name, value in shape.items()} for shape in shapes]
+    unique = {tuple(sorted(shape.items())): shape for shape in shapes}
     return [shape for shape in unique.values() if fits(task, shape)]
 
 

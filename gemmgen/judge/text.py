@@ -28,8 +28,8 @@ _PASSES = ("mov", "cvta", "cvt", "add", "sub", "shl", "shr", "and", "or", "xor",
 
 def marks(text: str) -> Iterator[tuple[str, str]]:
     """Kinds of failures in a kernel's PTX, with messages."""
-    if found := _CLOCKS.search(text):
-        yield "reads-clock", f"PTX reads {found[0]}"
+    if match := _CLOCKS.search(text):
+        yield "reads-clock", f"PTX reads {match[0]}"
     if identity := _PROCESSOR.search(text):
         yield "reads-processor", f"PTX reads {identity[0]}"
     called = re.search(r"\b(malloc|vprintf|cudaMalloc|free)\b", text)
@@ -40,8 +40,8 @@ def marks(text: str) -> Iterator[tuple[str, str]]:
 def date_of_build(code: KernelCode) -> str:
     """The macro with a time or a date that a source uses; empty if there is none."""
     for text in code.project_texts():
-        if found := _DATES.search(_LITERALS.sub('""', without_comments(text))):
-            return found[0]
+        if match := _DATES.search(_LITERALS.sub('""', without_comments(text))):
+            return match[0]
     return ""
 
 
@@ -113,13 +113,13 @@ def other_builds(code: KernelCode) -> Iterator[tuple[str, KernelCode | None]]:
     if code.source is None:
         return
     text = "\n".join(without_comments(each) for each in code.project_texts())
-    found: list[tuple[str, str, str]] = []
+    builds: list[tuple[str, str, str]] = []
     if _BUILD.search(text) and code.architecture[-1].isdigit():
-        found += [(f"for {name}", code.source, name) for name in _OTHER_ARCHITECTURES if name != code.architecture]
+        builds += [(f"for {name}", code.source, name) for name in _OTHER_ARCHITECTURES if name != code.architecture]
     if _COMPILER.search(text):
         without = "#undef __CUDACC_RTC__\n#ifndef __NVCC__\n#define __NVCC__ 1\n#endif\n#line 1\n"
-        found.append(("by nvcc", without + code.source, code.architecture))
-    for description, source, architecture in found:
+        builds.append(("by nvcc", without + code.source, code.architecture))
+    for description, source, architecture in builds:
         try:
             other = load_kernel(source, code.name, code.folder, replace(code.options, architecture=architecture), is_ptx=False)
         except GemmgenError:

@@ -43,13 +43,13 @@ def compiled(file: Path, task: Task) -> KernelCandidate:
         code = KernelCode(str(file), str(answer["ptx"]), None, task.architecture)
         names = [str(name) for name in answer["names"]]
         scratch = [int(size) for size in answer["scratch"]]
-        found = {"entry": str(answer["symbol"]), "shared_bytes": int(answer["shared_bytes"]), "block": (32 * task.warps,)}
+        fields = {"entry": str(answer["symbol"]), "shared_bytes": int(answer["shared_bytes"]), "block": (32 * task.warps,)}
     except (KeyError, TypeError, ValueError):
         raise GemmgenError(f"{file}: the process that compiles it gave another answer than a kernel") from None
     own = {argument.name: argument for argument in task.arguments}
     if set(names) != set(own):
         raise SpecError(f"{file}: the kernel's arguments are {printable(', '.join(names), 200)}; those of the task are {', '.join(own)}")
-    return KernelCandidate(code, task.model_copy(update={**found, "arguments": tuple(own[name] for name in names)}), scratch)
+    return KernelCandidate(code, task.model_copy(update={**fields, "arguments": tuple(own[name] for name in names)}), scratch)
 
 
 def _answer(file: Path, question: dict[str, Any]) -> dict[str, Any]:

@@ -58,10 +58,10 @@ def main(folder: Path) -> None:
     if version := landlock_version():
         fence([str(folder), "/dev/null", "/dev/shm"], version)
     try:
-        found = answer(question)
+        reply = answer(question)
     except Exception as error:
-        found = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    (folder / ANSWER).write_text(json.dumps(found))
+        reply = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    (folder / ANSWER).write_text(json.dumps(reply))
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ PROBLEM_KINDS = {**{kind: kind for kind in FAMILIES}, GROUPED: "gemm", PROCESSOR
 @cache
 def family(kind: str) -> Family:
     """The family of ``kind``; ``KeyError`` if there is none."""
-    found: Family = import_module(FAMILIES.get(kind) or HOST_FAMILIES[kind]).family
-    return found
+    loaded: Family = import_module(FAMILIES.get(kind) or HOST_FAMILIES[kind]).family
+    return loaded
 
 
 def family_of(spec: KernelSpec) -> Family:

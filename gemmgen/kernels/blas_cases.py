@@ -16,13 +16,13 @@ def case_of(name: str, dimensions: Mapping[str, int], scalars: Mapping[str, floa
 
 def scalar_values(sequence: LaunchSequence) -> dict[str, dict[str, float]]:
     """Values for alpha, beta and scalar biases, for integer and for real data."""
-    found: dict[str, dict[str, float]] = {"integers": {}, "reals": {}}
+    values: dict[str, dict[str, float]] = {"integers": {}, "reals": {}}
     for scalar in sequence.scalars:
         whole, real = {"alpha": (3.0, 1.25), "beta": (-2.0, -0.7)}.get(scalar.name, (-5.0, 0.3))
         if scalar.type == "s64":
             whole, real = 12345, 67280421310721
-        found["integers"][scalar.name], found["reals"][scalar.name] = whole, real
-    return found
+        values["integers"][scalar.name], values["reals"][scalar.name] = whole, real
+    return values
 
 
 def corner_cases(dimensions: Mapping[str, int], scalars: Mapping[str, float]) -> list[Case]:

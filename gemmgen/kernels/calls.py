@@ -39,12 +39,12 @@ def number(operation: str, name: str, value: Any, overflow: float = FLOAT32_OVER
     if isinstance(value, bool) or not isinstance(value, Real):
         raise LaunchError(f"{operation}: {name} must be a number, got {type(value).__name__}")
     try:
-        found = float(value)
+        as_float = float(value)
     except (OverflowError, ValueError) as error:
         raise LaunchError(f"{operation}: {name} must be a number that a float holds: {error}") from None
-    if overflow <= abs(found) < inf:
-        raise LaunchError(f"{operation}: {name} is {found:g}, more than float32 holds")
-    return found
+    if overflow <= abs(as_float) < inf:
+        raise LaunchError(f"{operation}: {name} is {as_float:g}, more than float32 holds")
+    return as_float
 
 
 def integer(operation: str, name: str, value: Any) -> int:

@@ -42,12 +42,12 @@ class SpecModel(BaseModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The schema, with the docstring of each field as its description."""
-        found = handler(core_schema)
-        properties = handler.resolve_ref_schema(found).get("properties", {})
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
         for name, words in field_docstrings(cls).items():
             if name in properties:
                 properties[name].setdefault("description", words)
-        return found
+        return schema
 
 
 class Later:

@@ -460,13 +460,13 @@ Picture = (
 
 def runs(positions: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """Consecutive positions together: (first, how many) of each run, in order."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for position in sorted(positions):
-        if found and sum(found[-1]) == position:
-            found[-1] = (found[-1][0], found[-1][1] + 1)
+        if ranges and sum(ranges[-1]) == position:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + 1)
         else:
-            found.append((position, 1))
-    return tuple(found)
+            ranges.append((position, 1))
+    return tuple(ranges)
 
 
 def product(rows: Iterable[int], columns: Iterable[int]) -> tuple[Rectangle, ...]:

@@ -82,8 +82,8 @@ def spec_path(source: str | Path) -> Path:
     Text that names neither is taken for a path."""
     path = Path(source)
     if isinstance(source, str) and not path.suffix and not path.exists() and split_variant(path)[1] is None:
-        found = find_shipped(source)
-        if len(found) > 1:
-            raise SpecError(f"{source!r} names {len(found)} specs; name one of them: {', '.join(list(found)[:5])}, ...")
-        return next(iter(found.values()))
+        specs = find_shipped(source)
+        if len(specs) > 1:
+            raise SpecError(f"{source!r} names {len(specs)} specs; name one of them: {', '.join(list(specs)[:5])}, ...")
+        return next(iter(specs.values()))
     return path

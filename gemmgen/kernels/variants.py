@@ -91,9 +91,9 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 
     A pattern that matches a file takes all its variants.
     """
-    found = [spec for file in sorted(folder.glob(f"{pattern}{SUFFIX}")) if file.is_file() for spec in expanded(file)]
+    specs = [spec for file in sorted(folder.glob(f"{pattern}{SUFFIX}")) if file.is_file() for spec in expanded(file)]
     head, _, tail = pattern.rpartition("/")
     if head:
         files = (file for file in sorted(folder.glob(f"{head}{SUFFIX}")) if file.is_file())
-        found += [spec for file in files for spec in expanded(file) if spec != file and fnmatchcase(spec.name, tail)]
-    return found
+        specs += [spec for file in files for spec in expanded(file) if spec != file and fnmatchcase(spec.name, tail)]
+    return specs

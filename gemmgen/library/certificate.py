@@ -45,8 +45,12 @@ NEVER_RUN = "emulated, never run on the device"
 
 def make_certificate(listing: Listing, instance: Instance, facts: Mapping[str, Facts], evidence: Evidence) -> dict[str, Any]:
     """The certificate of an instance for all its architectures, as plain data. ``facts``: by architecture."""
-    found = field_record(evidence, instance, facts)
-    over_field = None if found is None else {"date": found["date"], "architecture": found["architecture"], **found["field"]}
+    field_section = field_record(evidence, instance, facts)
+    over_field = (
+        None
+        if field_section is None
+        else {"date": field_section["date"], "architecture": field_section["architecture"], **field_section["field"]}
+    )
     return joined({name: {**_for_one(listing, instance, name, facts[name], evidence), "field": over_field} for name in instance.plans})
 
 
@@ -162,12 +166,12 @@ def _example(plan: KernelPlan, instance: Instance) -> dict[str, Any]:
 
 def _occupancy(plan: KernelPlan, instance: Instance, facts: Facts) -> dict[str, Any]:
     problem = _problem(plan, instance)
-    found = {}
+    limits = {}
     for launch in plan.sequence.launches:
         kernel = facts.kernels[launch.entry]
         shared = (kernel["static_shared_bytes"] or 0) + launch.dynamic_shared_bytes.evaluate(problem)
         result = occupancy(plan.architecture, launch.threads, kernel["registers"] or 0, shared)
-        found[launch.entry] = {
+        limits[launch.entry] = {
             "threads": launch.threads,
             "shared_bytes": shared,
             "blocks_per_sm": result.blocks_per_sm,
@@ -175,15 +179,15 @@ def _occupancy(plan: KernelPlan, instance: Instance, facts: Facts) -> dict[str, 
             "fraction": rounded(result.fraction),
             "limited_by": list(result.limited_by),
         }
-    return found
+    return limits
 
 
 def _numeric_class(plan: KernelPlan) -> dict[str, Any] | None:
     """The class of instances that give a row the same bits as this one, at a depth at which certificates can be compared."""
-    found = numeric_class_at(plan, counted_case_of(plan).dimensions, TERMS)
-    if found is None:
+    known = numeric_class_at(plan, counted_case_of(plan).dimensions, TERMS)
+    if known is None:
         return None
-    return {"terms": TERMS, **({"name": None, "reason": found.reason} if isinstance(found, NoClass) else {"name": found})}
+    return {"terms": TERMS, **({"name": None, "reason": known.reason} if isinstance(known, NoClass) else {"name": known})}
 
 
 def _predicted(record: Record, instance: Instance) -> dict[str, Any]:
@@ -227,15 +231,15 @@ def _origin(record: Record) -> dict[str, Any]:
 
 def failures(certificate: Mapping[str, Any]) -> list[str]:
     """Evidence in a certificate against its instance, in words."""
-    return list(dict.fromkeys(found for one in separated(certificate).values() for found in _failures(one)))
+    return list(dict.fromkeys(failure for one in separated(certificate).values() for failure in _failures(one)))
 
 
 def _failures(certificate: Mapping[str, Any]) -> list[str]:
     name = certificate["name"]
-    found = [f"{name}: wrong on {item['device']}: {item['failure']}" for item in certificate["verification"] if not item["passed"]]
+    texts = [f"{name}: wrong on {item['device']}: {item['failure']}" for item in certificate["verification"] if not item["passed"]]
     over_field = certificate.get("field")
     if over_field and over_field["outcome"] == "wrong":
-        found.append(f"{name}: wrong over a finite field: {over_field['reason']}")
-    return found + [
+        texts.append(f"{name}: wrong over a finite field: {over_field['reason']}")
+    return texts + [
         f"{name}: {item['tool']} on {item['device']}: {item['failure']}" for item in certificate["sanitizer"] if not item["passed"]
     ]

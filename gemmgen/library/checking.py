@@ -115,16 +115,16 @@ def _compare_files(
             report.problems += [Problem(instance.certificate_file, "wrong", why) for why in failures(certificate)]
     report.files = len(expected)
     for name, text in sorted(expected.items()):
-        found = folder.text(name)
-        if found is None:
+        stored = folder.text(name)
+        if stored is None:
             there = (folder.path / name).exists()
             why = "it cannot be read as text" if there else "the list of the library asks for it"
             report.problems.append(Problem(name, "damaged" if there else "missing", why, why))
         elif text is None:
             report.problems.append(Problem(name, "stale", _WITHOUT_FACTS, _WITHOUT_FACTS))
-        elif found != text:
+        elif stored != text:
             cause = "a build writes other content" if name.endswith(".json") else "templates, plan or spec give another source now"
-            report.problems.append(Problem(name, "stale", _first_difference(found, text), cause))
+            report.problems.append(Problem(name, "stale", _first_difference(stored, text), cause))
     report.problems += [Problem(name, "extra", _NOT_NEEDED, _NOT_NEEDED) for name in folder.own_files() if name not in expected]
 
 
@@ -151,8 +151,8 @@ def _compare_evidence(
         return
     why = "it holds records that no instance needs, or is not written as gemmgen writes it"
     for name, text in ((EMULATOR_FILE, emulator_evidence(used.values())), (FIELD_FILE, field_evidence(quoted))):
-        found = folder.text(f"{EVIDENCE}/{name}")
-        if found is not None and found != text:
+        stored = folder.text(f"{EVIDENCE}/{name}")
+        if stored is not None and stored != text:
             report.problems.append(Problem(f"{EVIDENCE}/{name}", "stale", why))
 
 

@@ -17,12 +17,12 @@ _LINE_INFORMATION = re.compile(r"^\s*\.(?:loc|file)\b.*\n|^\s*\.section\b[^{]*\{
 
 def digest(*parts: str) -> str:
     """SHA-256, in hex, of texts, of which none runs into the next."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for part in parts:
         data = part.encode()
-        found.update(f"{len(data)}:".encode())
-        found.update(data)
-    return found.hexdigest()
+        hashed.update(f"{len(data)}:".encode())
+        hashed.update(data)
+    return hashed.hexdigest()
 
 
 def compile_options() -> tuple[str, ...]:

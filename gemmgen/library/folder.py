@@ -47,8 +47,8 @@ class LibraryFolder:
 
     def certificates(self, entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """The certificate of a manifest's entry as it is for each architecture, without those that are missing or damaged."""
-        found = separated(self.certificate(str(entry["certificate"])))
-        return {name: found[name] for name in entry["architectures"] if name in found and _is_whole(found[name])}
+        sections = separated(self.certificate(str(entry["certificate"])))
+        return {name: sections[name] for name in entry["architectures"] if name in sections and _is_whole(sections[name])}
 
     def text(self, file_name: str) -> str | None:
         """The content of a file; None if there is none that can be read as text."""
@@ -119,13 +119,13 @@ def choose(wanted: Iterable[str], known: Iterable[tuple[str, str]]) -> list[str]
     errors = []
     for text in wanted:
         label = text.removeprefix("specs/").removesuffix(".yaml")
-        found = [name for name in labels if name == text or labels[name] == label]
-        found = found or ([name for name in labels if name.startswith(text)] if text else [])
-        if len(found) == 1:
-            chosen[found[0]] = None
-        elif found:
-            shown = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
-            errors.append(f"{text!r} is the beginning of {len(found)} names: {shown}; write more of it, or the name of the spec")
+        matching_names = [name for name in labels if name == text or labels[name] == label]
+        matching_names = matching_names or ([name for name in labels if name.startswith(text)] if text else [])
+        if len(matching_names) == 1:
+            chosen[matching_names[0]] = None
+        elif matching_names:
+            shown = ", ".join(matching_names[:4]) + (", ..." if len(matching_names) > 4 else "")
+            errors.append(f"{text!r} is the beginning of {len(matching_names)} names: {shown}; write more of it, or the name of the spec")
         else:
             errors.append(f"{text!r} names no instance of the library{_hint(text, labels)}")
     if errors:

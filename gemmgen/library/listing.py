@@ -115,7 +115,7 @@ class Instance:
         if the group names none."""
         family, plan = family_of(self.spec), self.plan
         typical = family.instance_sizes(plan)
-        found = []
+        taken = []
         for sizes in self.group.sizes or [tuple(typical.values())]:
             if len(sizes) != len(typical):
                 continue
@@ -124,8 +124,8 @@ class Instance:
             except LaunchError:
                 continue
             if takes(plan, problem):
-                found.append(problem)
-        return found
+                taken.append(problem)
+        return taken
 
 
 @dataclass(frozen=True)
@@ -213,10 +213,10 @@ def _find(file: Path, checked: ListFile, errors: list[str]) -> dict[Path, Group]
             if "**" in pattern:
                 errors.append(f"{pattern!r}: * stands for a part of a name, and ** for nothing")
                 continue
-            found = [path for path in matching(file.parent, pattern) if path != file]
-            if not found:
+            paths = [path for path in matching(file.parent, pattern) if path != file]
+            if not paths:
                 errors.append(f"{pattern!r} ({group.title}) matches no spec below {file.parent}")
-            for path in found:
+            for path in paths:
                 other = groups.setdefault(path, group)
                 if other is not group:
                     errors.append(f"{spec_name(path, file.parent)} is listed twice, in {other.title!r} and in {group.title!r}")

@@ -204,7 +204,7 @@ def benchmark_item(report: BenchmarkReport, name: str) -> dict[str, Any]:
         "peer": None,
     }
     if peer is not None:
-        verdict = next(found.verdict for found in report.comparisons if (found.name, found.other) == (name, peer.name))
+        verdict = next(comparison.verdict for comparison in report.comparisons if (comparison.name, comparison.other) == (name, peer.name))
         item["peer"] = {"name": peer.name, **_times(peer), "speedup": rounded(peer.median_us / own.median_us), "verdict": verdict}
     return item
 

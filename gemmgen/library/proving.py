@@ -117,7 +117,7 @@ def _prove(
 
 
 def _record(subject: Subject, key: tuple[str, str], proofs: Sequence[KernelProof]) -> Record:
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "backend": "proof",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "by": f"gemmgen {__version__}",
@@ -130,4 +130,4 @@ def _record(subject: Subject, key: tuple[str, str], proofs: Sequence[KernelProof
         "seconds": round(sum(proof.seconds for proof in proofs), 1),
     }
     reasons = [f"{each.name}: {reason}" for proof in proofs for each in proof.properties for reason in each.reasons[:OBSTACLES]]
-    return found | ({"obstacles": list(dict.fromkeys(reason[:300] for reason in reasons))} if reasons else {})
+    return fields | ({"obstacles": list(dict.fromkeys(reason[:300] for reason in reasons))} if reasons else {})

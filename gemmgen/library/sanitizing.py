@@ -70,8 +70,8 @@ def read_verdict(tool: str, status: int, output: str, errors: str) -> dict[str, 
     own = [line for line in output.splitlines() if not line.startswith("=========")]
     cases = next((int(line) for line in reversed(own) if line.strip().isdigit()), None)
     if summary is None or cases is None or status != 0 or int(summary[1] or summary[2]) > 0:
-        found = [line.removeprefix("=========").strip() for line in output.splitlines() if line.startswith("=========")]
-        said = [line for line in found if line and "COMPUTE-SANITIZER" not in line] or errors.strip().splitlines()[-1:]
+        lines = [line.removeprefix("=========").strip() for line in output.splitlines() if line.startswith("=========")]
+        said = [line for line in lines if line and "COMPUTE-SANITIZER" not in line] or errors.strip().splitlines()[-1:]
         return _failed(tool, "; ".join(said)[:_MAX_MESSAGE_LENGTH] or f"exit status {status} without a word")
     return {"tool": tool, "passed": True, "cases": cases}
 

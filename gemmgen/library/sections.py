@@ -43,13 +43,13 @@ def separated(certificate: Any) -> dict[str, dict[str, Any]]:
     """The certificate as it would be for each of its architectures alone. Empty for anything that is no certificate."""
     try:
         common = {name: value for name, value in certificate.items() if name != SECTIONS}
-        found: dict[str, dict[str, Any]] = {}
+        sections: dict[str, dict[str, Any]] = {}
         for key, section in certificate[SECTIONS].items():
             for architecture in key.split(","):
-                own = found.setdefault(architecture, _empty(common, architecture))
+                own = sections.setdefault(architecture, _empty(common, architecture))
                 for name, value in section.items():
                     own[name] = {**common["digests"], **value} if name == "digests" else value
-        return found
+        return sections
     except (AttributeError, KeyError, TypeError):
         return {}
 

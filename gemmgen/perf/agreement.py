@@ -50,7 +50,7 @@ def windows(arguments: Sequence[ArrayArgument], problem: Mapping[str, int], oper
         Of the whole problem.
     """
     extents = [{extent.text for extent in argument.shape} for argument in arguments if argument.writes]
-    dimension = next((name for name in problem if extents and all(name in found for found in extents)), None)
+    dimension = next((name for name in problem if extents and all(name in names for names in extents)), None)
     if dimension is None:
         return
     size = problem[dimension]
@@ -97,5 +97,5 @@ def _exponents(values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
     """Binary exponents, counted from 0."""
     import numpy as np
 
-    found: npt.NDArray[np.intp] = (np.frexp(values)[1] + EXPONENTS // 2).astype(np.intp)
-    return found
+    exponents: npt.NDArray[np.intp] = (np.frexp(values)[1] + EXPONENTS // 2).astype(np.intp)
+    return exponents

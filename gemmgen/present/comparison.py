@@ -196,11 +196,11 @@ def _shown(value: Any) -> str:
 def _resources(analysis: Analysis, seconds: float | None) -> dict[str, float]:
     main = analysis.main_kernel
     used = main.resources
-    found = residency_of(used.registers, used.spill_stores + used.spill_loads, main.shared_bytes, main.threads, main.occupancy)
-    found["least time by the roofs, µs"] = round(analysis.roofs.least_seconds * 1e6, 2)
+    residency = residency_of(used.registers, used.spill_stores + used.spill_loads, main.shared_bytes, main.threads, main.occupancy)
+    residency["least time by the roofs, µs"] = round(analysis.roofs.least_seconds * 1e6, 2)
     if seconds is not None:
-        found["predicted time, µs"] = round(seconds * 1e6, 2)
-    return found | loop_of(analysis.code[main.entry] if analysis.code else None)
+        residency["predicted time, µs"] = round(seconds * 1e6, 2)
+    return residency | loop_of(analysis.code[main.entry] if analysis.code else None)
 
 
 def mix_of(code: Mapping[str, KernelCode]) -> dict[str, int]:
@@ -217,10 +217,10 @@ def loop_of(code: KernelCode | None) -> dict[str, float]:
     loop = code.main_loop if code is not None else None
     if loop is None:
         return {}
-    found: dict[str, float] = {"instructions in the main loop": loop.mix.total}
+    figures: dict[str, float] = {"instructions in the main loop": loop.mix.total}
     if loop.ffma_ceiling is not None:
-        found["FFMA ceiling of the main loop, %"] = round(loop.ffma_ceiling * 100, 1)
-    return found
+        figures["FFMA ceiling of the main loop, %"] = round(loop.ffma_ceiling * 100, 1)
+    return figures
 
 
 def counters_of(counters: Counters) -> dict[str, float]:
@@ -239,11 +239,11 @@ def counters_of(counters: Counters) -> dict[str, float]:
 
 def residency_of(registers: int, spilled: int, shared: int, threads: int | None, occupancy: Occupancy | None) -> dict[str, float]:
     """Resources of a kernel under the names that all sides have them by."""
-    found: dict[str, float] = {
+    figures: dict[str, float] = {
         "registers a thread": registers,
         "spilled bytes a thread": spilled,
         "shared memory a block, bytes": shared,
     }
     if threads is not None and occupancy is not None:
-        found |= {"threads a block": threads, "blocks on an SM": occupancy.blocks_per_sm, "warps on an SM": occupancy.warps}
-    return found
+        figures |= {"threads a block": threads, "blocks on an SM": occupancy.blocks_per_sm, "warps on an SM": occupancy.warps}
+    return figures

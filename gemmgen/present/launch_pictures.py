@@ -30,10 +30,15 @@ def all_pictures(
     ``sizes``: the problem, in the family's order; else a typical one. ``compiled``: the resources of its compiled kernels by entry; without
     them, registers are the plan's estimates, and the pictures say so.
     """
-    found = illustration_of(plan.spec.kind).pictures(plan)
+    pictures = illustration_of(plan.spec.kind).pictures(plan)
     if not isinstance(plan, KernelPlan):
-        return found
-    return [*found, *increment_pictures(plan, sizes), *launch_pictures(plan, device, sizes, compiled), *roof_pictures(plan, device, sizes)]
+        return pictures
+    return [
+        *pictures,
+        *increment_pictures(plan, sizes),
+        *launch_pictures(plan, device, sizes, compiled),
+        *roof_pictures(plan, device, sizes),
+    ]
 
 
 def increment_pictures(plan: KernelPlan, sizes: Sequence[int] = ()) -> list[Picture]:
@@ -45,7 +50,7 @@ def increment_pictures(plan: KernelPlan, sizes: Sequence[int] = ()) -> list[Pict
         problem = family.problem(plan, tuple(sizes) or tuple(typical.values()))
     except GemmgenError:
         return []
-    found: list[Picture] = []
+    pictures: list[Picture] = []
     for table in tables:
         rows, columns = problem["r"], problem["s"]
         values = [table.value.evaluate({**problem, "i": entry}) for entry in range(table.count.evaluate(problem))]
@@ -59,8 +64,8 @@ def increment_pictures(plan: KernelPlan, sizes: Sequence[int] = ()) -> list[Pict
             "A pixel takes 32 bytes, a row of the image w pixels, and a block of channels h rows; behind the last tap comes the first of "
             "the next block.",
         )
-        found.append(TapWalk("Steps of the pointer into x, from the host", rows, columns, steps, notes))
-    return found
+        pictures.append(TapWalk("Steps of the pointer into x, from the host", rows, columns, steps, notes))
+    return pictures
 
 
 @dataclass(frozen=True)
@@ -85,14 +90,18 @@ def launch_pictures(
         problem = family.problem(plan, tuple(sizes) or tuple(typical.values()))
     except GemmgenError:
         return []
-    launches = [found for found in _residents(plan, problem, tuple(typical), compiled) if found.blocks > 0]
-    fitting = [(found, occupancy(device.architecture, found.threads, found.registers, found.shared_bytes)) for found in launches]
-    if not fitting or any(found.blocks_per_sm == 0 for _, found in fitting):
+    launches = [resident for resident in _residents(plan, problem, tuple(typical), compiled) if resident.blocks > 0]
+    fitting = [
+        (resident, occupancy(device.architecture, resident.threads, resident.registers, resident.shared_bytes)) for resident in launches
+    ]
+    if not fitting or any(resident.blocks_per_sm == 0 for _, resident in fitting):
         return []
     named = ", ".join(f"{name}={problem[name]}" for name in typical)
     drawn = tuple(
-        LaunchWaves("blocks" if len(fitting) == 1 else f"kernel {number}", one.blocks, device.sm_count, found.blocks_per_sm, one.persistent)
-        for number, (one, found) in enumerate(fitting, 1)
+        LaunchWaves(
+            "blocks" if len(fitting) == 1 else f"kernel {number}", one.blocks, device.sm_count, resident.blocks_per_sm, one.persistent
+        )
+        for number, (one, resident) in enumerate(fitting, 1)
     )
     notes = [f"{named}. A wave is as many blocks as the {device.name} holds at once; hatched: places that stay empty in the last one."]
     if any(one.persistent for one in drawn):
@@ -106,14 +115,14 @@ def _residents(
 ) -> list[_Resident]:
     larger = {**problem, **{name: 16 * problem[name] for name in sizes if problem[name] >= _MIN_ENLARGED}}
     works = cost_model_of(plan.spec.kind).work(plan, problem)
-    found = []
+    residents = []
     for launch, work in zip(plan.sequence.launches, works, strict=True):
         dynamic = launch.dynamic_shared_bytes.evaluate(problem)
         used = compiled[launch.entry] if compiled is not None else None
         registers, shared = (work.registers, work.shared_bytes) if used is None else (used.registers, used.static_shared_bytes + dynamic)
         persistent = work.blocks > 1 and larger != problem and _blocks(launch, larger) == work.blocks
-        found.append(_Resident(work.blocks, work.threads, registers, shared, persistent))
-    return found
+        residents.append(_Resident(work.blocks, work.threads, registers, shared, persistent))
+    return residents
 
 
 def _blocks(launch: KernelLaunch, problem: Mapping[str, int]) -> int:

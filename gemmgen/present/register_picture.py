@@ -21,7 +21,7 @@ def register_picture(binary: Binary, architecture: Architecture) -> RegisterBank
         raise GemmgenError(f"--picture {NAME}: the main loop has no FFMA")
     instructions = tuple(MultiplyAdd(tuple((read.register, read.reused) for read in one.reads), one.bank_conflict) for one in loop)
     operands = sum(len(one.operands) for one in instructions)
-    reused = sum(found for one in instructions for _, found in one.operands)
+    reused = sum(cached for one in instructions for _, cached in one.operands)
     conflicts = sum(one.conflict for one in instructions)
     shared = "two operands" if ffma_cycles(architecture) == 1 else "three operands"
     notes = (

@@ -91,7 +91,7 @@ def annotate(cubin: bytes) -> dict[tuple[str, int], Annotation]:
 
 def parse_annotations(text: str) -> dict[tuple[str, int], Annotation]:
     """The annotations in a listing with encodings and life ranges."""
-    found: dict[tuple[str, int], Annotation] = {}
+    annotations: dict[tuple[str, int], Annotation] = {}
     function, first = "", None
     for line in text.splitlines():
         if match := _SECTION.match(line):
@@ -101,6 +101,6 @@ def parse_annotations(text: str) -> dict[tuple[str, int], Annotation]:
         elif first is not None and (match := _SECOND.match(line)):
             encoding = int(match["high"], 16) << 64 | int(first["low"], 16)
             live = int(match["live"]) if match["live"] else None
-            found[function, int(first["address"], 16)] = Annotation(control_of(encoding), live)
+            annotations[function, int(first["address"], 16)] = Annotation(control_of(encoding), live)
             first = None
-    return found
+    return annotations

@@ -96,7 +96,7 @@ def _read_entries(cubin: bytes) -> dict[str, EntryAttributes]:
     registers, frame, stack = (
         _by_function(by_name.get(".nv.info"), attribute, functions) for attribute in (_REGISTERS, _FRAME_BYTES, _STACK_BYTES)
     )
-    found = {}
+    by_entry = {}
     for name in entries:
         if f".text.{name}" not in by_name or name not in registers:
             raise CubinError(f"damaged cubin: no code or no register count for kernel {name!r}")
@@ -105,7 +105,7 @@ def _read_entries(cubin: bytes) -> dict[str, EntryAttributes]:
         shared_bytes = shared.size - (_RESERVED_SHARED_BYTES if reserved else 0) if shared else 0
         if shared_bytes < 0:
             raise CubinError(f"damaged cubin: impossible shared memory size for kernel {name!r}")
-        found[name] = EntryAttributes(
+        by_entry[name] = EntryAttributes(
             registers=registers[name],
             stack_bytes=frame.get(name, 0),
             local_bytes=stack.get(name, frame.get(name, 0)),
@@ -114,7 +114,7 @@ def _read_entries(cubin: bytes) -> dict[str, EntryAttributes]:
             parameter_bytes=int.from_bytes(own.get(_PARAMETER_BYTES, b""), "little"),
             max_threads=_product_of_three(own.get(_MAX_THREADS)),
         )
-    return found
+    return by_entry
 
 
 def _header(cubin: bytes) -> tuple[int, ...]:

@@ -31,15 +31,15 @@ class Spills:
 
 def read_spills(log: str) -> dict[str, Spills]:
     """Spills by function name, from the report of ptxas -v."""
-    found: dict[str, Spills] = {}
+    spills: dict[str, Spills] = {}
     function = None
     for line in log.splitlines():
         if match := _FUNCTION.search(line):
             function = match["name"]
         elif function is not None and (match := _SPILLS.search(line)):
-            found[function] = Spills(int(match["stores"]), int(match["loads"]))
+            spills[function] = Spills(int(match["stores"]), int(match["loads"]))
             function = None
-    return found
+    return spills
 
 
 def warnings_of(log: str) -> str:

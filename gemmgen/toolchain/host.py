@@ -72,10 +72,10 @@ def find_compiler(architecture: CpuArchitecture | None = None) -> HostCompiler:
         return _cross_compiler(architecture)
     given = os.environ.get(COMPILER_VARIABLE)
     if given:
-        found = _compiler(_words(given))
-        if found is None:
+        compiler = _compiler(_words(given))
+        if compiler is None:
             raise EnvironmentMissing(f"{COMPILER_VARIABLE}={given!r} is no C compiler that runs here")
-        return found
+        return compiler
     return _default_compiler(os.environ.get("CC", ""))
 
 
@@ -90,9 +90,9 @@ def _words(command: str) -> tuple[str, ...]:
 @cache
 def _default_compiler(preferred: str) -> HostCompiler:
     for command in (_words(preferred), ("cc",), ("gcc",), ("clang",)):
-        found = _compiler(command)
-        if found is not None:
-            return found
+        compiler = _compiler(command)
+        if compiler is not None:
+            return compiler
     zig = _zig()
     if zig is not None:
         return zig
@@ -104,13 +104,13 @@ def _default_compiler(preferred: str) -> HostCompiler:
 
 @cache
 def _cross_compiler(architecture: CpuArchitecture) -> HostCompiler:
-    found = _compiler((f"{architecture.machine}-linux-gnu-gcc",)) or _zig()
-    if found is None:
+    compiler = _compiler((f"{architecture.machine}-linux-gnu-gcc",)) or _zig()
+    if compiler is None:
         raise EnvironmentMissing(
             f"there is no compiler for {architecture.name} here: install {architecture.machine}-linux-gnu-gcc "
             f"(Debian: apt install gcc-{architecture.machine}-linux-gnu), or Zig's from PyPI: {install_command('cpu')}"
         )
-    return found
+    return compiler
 
 
 @cache
@@ -129,8 +129,8 @@ def _zig() -> HostCompiler | None:
     if importlib.util.find_spec("ziglang") is None:
         return None
     command = (sys.executable, "-m", "ziglang", "cc")
-    found = _compiler(command)
-    return None if found is None else HostCompiler(command, f"zig cc, {found.version}", "zig")
+    compiler = _compiler(command)
+    return None if compiler is None else HostCompiler(command, f"zig cc, {compiler.version}", "zig")
 
 
 def _library_key(compiler: HostCompiler, wanted: Sequence[str], libraries: Sequence[str], source: str) -> str:

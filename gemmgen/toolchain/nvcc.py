@@ -97,4 +97,4 @@ def in_packages(pattern: str) -> list[str]:
     """Files of NVIDIA's Python packages below the folder of a toolkit: "bin/nvcc", "lib/libnvrtc.so.*"."""
     package = find_spec("nvidia")
     places = (package.submodule_search_locations or []) if package is not None else []
-    return [str(found) for place in places for found in sorted(Path(place).glob(f"*/{pattern}"))]
+    return [str(path) for place in places for path in sorted(Path(place).glob(f"*/{pattern}"))]

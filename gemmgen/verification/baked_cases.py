@@ -36,10 +36,10 @@ def counted_case_of(plan: InstancePlan) -> Case:
     if not plan.spec.sizes:
         return oracle_of(plan.spec.kind).counted_case(plan)
     general = general_plan(plan)
-    found = _baked(plan, general, [oracle_of(plan.spec.kind).counted_case(general)]) or cases_of(plan)
-    if not found:
+    cases = _baked(plan, general, [oracle_of(plan.spec.kind).counted_case(general)]) or cases_of(plan)
+    if not cases:
         raise PlanError(f"{plan.name}: no problem of its sizes is small enough to be counted", [])
-    return found[0]
+    return cases[0]
 
 
 def general_plan(plan: InstancePlan) -> InstancePlan:
@@ -58,7 +58,7 @@ def general_plan(plan: InstancePlan) -> InstancePlan:
 def _baked(plan: InstancePlan, general: InstancePlan, cases: Sequence[Case]) -> list[Case]:
     """The cases that the kernel can run once its sizes are put in, each problem once for each kind of data, and no more than are quickly
     run: the smallest."""
-    found: dict[Any, Case] = {}
+    by_dimensions: dict[Any, Case] = {}
     for case in cases:
         dimensions = _with_sizes(general, dict(plan.spec.sizes), case.dimensions)
         problems: list[str] = []
@@ -70,17 +70,17 @@ def _baked(plan: InstancePlan, general: InstancePlan, cases: Sequence[Case]) -> 
             problems.append(str(error))
         if not problems:
             key = tuple(dimensions.items()), tuple(case.scalars.items()), case.data, tuple(case.offsets.items())
-            found.setdefault(key, replace(case, dimensions=dimensions))
+            by_dimensions.setdefault(key, replace(case, dimensions=dimensions))
     kept: list[Case] = []
     left = MAX_WORK
     names = family_of(plan.spec).own_sizes(plan)
-    works = {id(case): prod(max(case.dimensions.get(name, 1), 1) for name in names) for case in found.values()}
-    for case in sorted(found.values(), key=lambda one: works[id(one)]):
+    works = {id(case): prod(max(case.dimensions.get(name, 1), 1) for name in names) for case in by_dimensions.values()}
+    for case in sorted(by_dimensions.values(), key=lambda one: works[id(one)]):
         left -= works[id(case)]
         if left >= 0 or len(kept) < FEWEST:
             kept.append(case)
     chosen = {id(case) for case in kept}
-    return [case for case in found.values() if id(case) in chosen]
+    return [case for case in by_dimensions.values() if id(case) in chosen]
 
 
 def _reaching(plan: InstancePlan, sizes: Mapping[str, int], wanted: dict[str, int]) -> dict[str, int]:
@@ -108,13 +108,13 @@ def _reaching(plan: InstancePlan, sizes: Mapping[str, int], wanted: dict[str, in
 
 def _overlapping(plan: InstancePlan, dimensions: Mapping[str, int]) -> list[str]:
     """Results whose elements lie on one another, as happens where one stride is the kernel's and another a case's."""
-    found = []
+    names = []
     for array in plan.sequence.arrays:
         if array.writes and array.role != "workspace":
             shape, strides = (tuple(one.evaluate(dimensions) for one in formulas) for formulas in (array.shape, array.strides))
             if overlaps_itself(ArrayView(0, shape, strides, array.type, "cpu")):
-                found.append(f"the elements of {array.name} overlap")
-    return found
+                names.append(f"the elements of {array.name} overlap")
+    return names
 
 
 def _with_sizes(plan: InstancePlan, sizes: Mapping[str, int], dimensions: Mapping[str, int]) -> dict[str, int]:

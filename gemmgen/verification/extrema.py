@@ -61,10 +61,10 @@ def verify_extremum(plan: KernelPlan, binary: Binary, case: Case, extremum: Extr
         if wrong:
             return Outcome("wrong", wrong, number + 1)
     try:
-        found = comparators(programs, traffic, extremum.order)
+        compared = comparators(programs, traffic, extremum.order)
     except Refused as refusal:
         return Outcome("not claimed", str(refusal))
-    arithmetic = joined(found, next(_numbers), -math.inf if extremum.order.largest else math.inf)
+    arithmetic = joined(compared, next(_numbers), -math.inf if extremum.order.largest else math.inf)
     size = numpy_type(_type_of(plan, "X")).itemsize
     elements = 0
     for number in range(_RUNS[size]):

@@ -106,10 +106,10 @@ class FieldReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain data, without times."""
-        found: dict[str, Any] = {"outcome": self.outcome, "runs": self.runs, "dimensions": dict(self.sizes)}
+        fields: dict[str, Any] = {"outcome": self.outcome, "runs": self.runs, "dimensions": dict(self.sizes)}
         if self.outcome == "passed":
-            found |= {"wrong_with_probability_below": f"2^-{math.floor(self.miss_bits)}", "elements": self.elements}
-        return found | ({"reason": self.reason} if self.reason else {})
+            fields |= {"wrong_with_probability_below": f"2^-{math.floor(self.miss_bits)}", "elements": self.elements}
+        return fields | ({"reason": self.reason} if self.reason else {})
 
 
 def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: bool = True, bits: int = WANTED_BITS) -> FieldReport:
@@ -178,8 +178,8 @@ def _is_older(plan: KernelPlan) -> bool:
 
 def _stages(plan: KernelPlan, oracle: FieldOracle, case: Case) -> Stages | None:
     """The two stages of a problem, where an instance prepares real numbers first."""
-    found: Stages | None = getattr(oracle, "stages", lambda plan, case: None)(plan, case)
-    return found
+    stages: Stages | None = getattr(oracle, "stages", lambda plan, case: None)(plan, case)
+    return stages
 
 
 def miss_bits_of_run(plan: KernelPlan, oracle: FieldOracle, most: int = _FIELD_BITS) -> float:

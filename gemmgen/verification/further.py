@@ -24,8 +24,8 @@ def further_cases(plan: InstancePlan) -> list[tuple[InstancePlan, Case]]:
     if not isinstance(plan, KernelPlan) or plan.spec.sizes:
         return []
     deep = getattr(oracle_of(plan.spec.kind), "deep_cases", None)
-    found = [(plan, case) for case in deep(plan)] if deep is not None else []
-    return [(launched, case) for launched, case in (*found, *few_block_cases(plan)) if case_bytes(launched, case) <= MAX_CASE_BYTES]
+    cases = [(plan, case) for case in deep(plan)] if deep is not None else []
+    return [(launched, case) for launched, case in (*cases, *few_block_cases(plan)) if case_bytes(launched, case) <= MAX_CASE_BYTES]
 
 
 def few_block_cases(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
@@ -36,8 +36,8 @@ def few_block_cases(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
     oracle = oracle_of(few.spec.kind)
     own = getattr(oracle, "cases_of_several_tiles", None)
     cases = {case.name: case for case in oracle.cases(few) if case.name in _SEVERAL_TILES}
-    found = [*cases.values(), *(own(few) if own is not None else [])]
-    return [(few, replace(case, name=f"{case.name}, few blocks")) for case in found if case_bytes(few, case) <= MAX_CASE_BYTES]
+    few_cases = [*cases.values(), *(own(few) if own is not None else [])]
+    return [(few, replace(case, name=f"{case.name}, few blocks")) for case in few_cases if case_bytes(few, case) <= MAX_CASE_BYTES]
 
 
 def shares_out_tiles(plan: KernelPlan) -> bool:

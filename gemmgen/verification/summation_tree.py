@@ -40,9 +40,9 @@ def summation_tree(plan: KernelPlan, dimensions: dict[str, int], rows: int = 1, 
     buffers = {name: piece.buffer for name, piece in memory.items()}
     EmulatorBackend(hazards=False, arithmetic=TREE).run(compile_plan(plan), plan.sequence, dimensions, {}, buffers)
     piece = memory["C"]
-    found = np.ascontiguousarray(piece.view[..., :rows, :columns])
-    words = found.view(_WORDS[found.itemsize])
-    narrow = words.astype(np.uint32) >> np.uint32(8 * found.itemsize - 8)
+    values = np.ascontiguousarray(piece.view[..., :rows, :columns])
+    words = values.view(_WORDS[values.itemsize])
+    narrow = words.astype(np.uint32) >> np.uint32(8 * values.itemsize - 8)
     codes = residues.narrowed(words, 8) if piece.array.type == "f32" else narrow
     return codes.astype(np.uint8).tobytes().hex()
 

@@ -30,8 +30,8 @@ def _library() -> ctypes.CDLL:
     """cuDNN from the wheel that torch brings, or from the system. Raises ``OSError`` where there is none."""
     spec = importlib.util.find_spec("nvidia")
     places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
-    found = [file for place in places for file in sorted(place.glob("cudnn/lib/libcudnn.so.9*"))]
-    return ctypes.CDLL(str(found[0]) if found else "libcudnn.so.9", mode=ctypes.RTLD_GLOBAL)
+    files = [file for place in places for file in sorted(place.glob("cudnn/lib/libcudnn.so.9*"))]
+    return ctypes.CDLL(str(files[0]) if files else "libcudnn.so.9", mode=ctypes.RTLD_GLOBAL)
 
 
 class Cudnn:

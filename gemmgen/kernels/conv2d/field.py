@@ -73,12 +73,12 @@ def _finishing_spec(plan: FinishingPlan) -> dict[str, Any]:
 
 def field_cases(plan: FinishingPlan) -> list[Case]:
     """A filter of 3 x 3 with a border, where the instance takes one."""
-    found: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for case in each_case(plan):
-        found.setdefault(case.name, case)
+        cases.setdefault(case.name, case)
         if case.name == _CASES[0]:
             break
-    return [next((found[name] for name in _CASES if name in found), next(iter(found.values())))]
+    return [next((cases[name] for name in _CASES if name in cases), next(iter(cases.values())))]
 
 
 def excluded(plan: FinishingPlan) -> str:

@@ -102,7 +102,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
 
 def _named(request: Conv2dRequest, operands: Mapping[str, Layout]) -> tuple[tuple[str, Layout | None], ...]:
     """The operands and further outputs of the epilogue's formulas. Raises ``LaunchError`` for those that have no place in a convolution."""
-    found: list[tuple[str, Layout | None]] = []
+    layouts: list[tuple[str, Layout | None]] = []
     k = dict(request.problem)["k"]
     pixels = tuple(dict(request.problem)[name] for name in ("n", "p", "q"))
     shapes: Mapping[str, tuple[int, ...]] = {"channel": (k,), "row": (prod(pixels),), "result": request.output_shape(), "memory": (1,)}
@@ -111,7 +111,7 @@ def _named(request: Conv2dRequest, operands: Mapping[str, Layout]) -> tuple[tupl
         wanted += [(name, _place(output), output.type) for name, output in one.further_outputs.items()]
         for name, per, kind in wanted:
             if per == "all":
-                found.append((name, None))
+                layouts.append((name, None))
                 continue
             per = "channel" if per == "column" else per
             if per not in shapes:
@@ -125,8 +125,8 @@ def _named(request: Conv2dRequest, operands: Mapping[str, Layout]) -> tuple[tupl
             if layout.shape not in (shapes[per], *others):
                 need = " or ".join(map(str, (shapes[per], *others)))
                 raise LaunchError(f"conv2d: {name} has shape {layout.shape}, need {need}, {_PLACES[per]}")
-            found.append((name, Layout.packed(shapes[per], layout.type, layout.alignment) if others else layout))
-    return tuple(found)
+            layouts.append((name, Layout.packed(shapes[per], layout.type, layout.alignment) if others else layout))
+    return tuple(layouts)
 
 
 _PLACES = {"channel": "per channel", "row": "per pixel", "result": "per element", "memory": "one number"}
@@ -162,5 +162,9 @@ def _activation(wanted: Any) -> tuple[AnyActivation, tuple[Operation, ...]]:
     """The activation of a spec, and the operations after it, of an ``activation``. Raises ``LaunchError``."""
     if wanted == "none":
         return NoActivation(), ()
-    found = activations("conv2d", wanted, ACTIVATIONS)
-    return (found[0], tuple(found[1:])) if found and not isinstance(found[0], Formula) else (NoActivation(), tuple(found))
+    activation = activations("conv2d", wanted, ACTIVATIONS)
+    return (
+        (activation[0], tuple(activation[1:]))
+        if activation and not isinstance(activation[0], Formula)
+        else (NoActivation(), tuple(activation))
+    )

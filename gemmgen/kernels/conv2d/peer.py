@@ -107,22 +107,22 @@ class Layer:
 
     def ways(self) -> list[Way]:
         """Those that may compute the layer; cuDNN refuses some when asked."""
-        found = [Way("NHWC", algorithm) for algorithm in ALGORITHMS]
+        all_ways = [Way("NHWC", algorithm) for algorithm in ALGORITHMS]
         whole = all(self._problem[name] % CHANNELS == 0 for name in "ck") and self._problem["groups"] == 1
         if self._spec.input.type == self._spec.output.type == "s8" and whole:
-            found += [Way("NCHW32", algorithm) for algorithm in ALGORITHMS]
-        return found if self._spec.input.type == "s8" else [*found, Way("NHWC", "torch")]
+            all_ways += [Way("NCHW32", algorithm) for algorithm in ALGORITHMS]
+        return all_ways if self._spec.input.type == "s8" else [*all_ways, Way("NHWC", "torch")]
 
     def peers(self) -> tuple[dict[Way, Peer], list[str]]:
         """All engines that compute the layer, and cuDNN's reasons against the others. Raises ``OSError`` if there is no cuDNN."""
-        found: dict[Way, Peer] = {}
+        by_way: dict[Way, Peer] = {}
         refusals: list[str] = []
         for way in self.ways():
             try:
-                found[way] = self.peer(way)
+                by_way[way] = self.peer(way)
             except CudnnError as error:
                 refusals.append(f"{way.name}: {error}")
-        return found, refusals
+        return by_way, refusals
 
     def peer(self, way: Way) -> Peer:
         """The layer computed in one way, once already. Raises ``CudnnError`` if cuDNN does not, ``OSError`` if there is no cuDNN."""

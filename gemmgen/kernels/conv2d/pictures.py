@@ -53,10 +53,10 @@ WORD = 4
 def pictures(plan: FinishingPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
     if isinstance(plan, WarpgroupPlan):
-        found: list[Picture] = [_warpgroup_tiles(plan), pipeline("copy_engine", plan.loop.stages)]
+        drawn: list[Picture] = [_warpgroup_tiles(plan), pipeline("copy_engine", plan.loop.stages)]
         if isinstance(plan.loop, TensorPixelLoop):
-            found.append(columns_in_use([0, plan.loop.tile_n, 2 * plan.loop.tile_n], plan.loop.tensor_columns))
-        return found
+            drawn.append(columns_in_use([0, plan.loop.tile_n, 2 * plan.loop.tile_n], plan.loop.tensor_columns))
+        return drawn
     if isinstance(plan, DirectPlan | GroupedPlan | FewChannelsPlan):
         return []  # no tile, no fragments, no shared memory
     assert isinstance(plan, Conv2dPlan)

@@ -148,7 +148,7 @@ def channel_multiples(spec: Conv2dSpec, groups: int) -> tuple[int, int]:
 def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
     """Constraints of the instance; ``table``: whether it reads precomputed steps."""
     fixed = fixed_parameters(spec)
-    found = [
+    limits = [
         ("c == 32 * c_blocks", f"c must be a multiple of 32, as x holds blocks of 32 channels ({HELPER})"),
         ("c % (32 * groups) == 0", f"c / groups must be a multiple of 32, the channels of a block of x ({HELPER})"),
         ("k % (32 * groups) == 0", f"k / groups must be a multiple of 32, the channels of a block of y ({HELPER})"),
@@ -166,16 +166,16 @@ def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
             "an int holds their offsets",
         ),
     ]
-    found += [(f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it") for name, value in fixed.items()]
+    limits += [(f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it") for name, value in fixed.items()]
     if table and not ("r" in fixed and "s" in fixed):
-        found.append(
+        limits.append(
             (
                 f"r * s <= {spec.maximum_taps}",
                 f"r s must be at most {spec.maximum_taps}; so many filter taps have room in the kernel's parameters",
             )
         )
-        found += [(f"{name} <= {MAX_LAUNCH_EXTENT}", f"{name} must be at most {MAX_LAUNCH_EXTENT}") for name in ("r", "s")]
-    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in found)
+        limits += [(f"{name} <= {MAX_LAUNCH_EXTENT}", f"{name} must be at most {MAX_LAUNCH_EXTENT}") for name in ("r", "s")]
+    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in limits)
 
 
 SIZE_NAMES = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "padding_h")

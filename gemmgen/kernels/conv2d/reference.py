@@ -52,7 +52,7 @@ def sums(x: Float64, filter: Float64, problem: Mapping[str, int]) -> Float64:
         return np.zeros((n, k, p, q))
     depth = x.shape[1] // groups
     padded = np.pad(x, ((0, 0), (0, 0), (pad_h, pad_h), (pad_w, pad_w)))
-    found = np.zeros((groups, k // groups, n * p * q))
+    totals = np.zeros((groups, k // groups, n * p * q))
     for row in range(r):
         top = row * problem["dilation_h"]
         for column in range(s):
@@ -67,8 +67,8 @@ def sums(x: Float64, filter: Float64, problem: Mapping[str, int]) -> Float64:
                 channels = taken[:, group * depth : (group + 1) * depth].transpose(1, 0, 2, 3).reshape(depth, n * p * q)
                 filters = filter[group * (k // groups) : (group + 1) * (k // groups), :, row, column]
                 with np.errstate(invalid="ignore"):  # of infinite numbers
-                    found[group] += filters @ channels
-    return found.reshape(k, n, p, q).transpose(1, 0, 2, 3)
+                    totals[group] += filters @ channels
+    return totals.reshape(k, n, p, q).transpose(1, 0, 2, 3)
 
 
 def reference(
@@ -141,8 +141,8 @@ def _further(store: Store, value: Tracked, layout: str, before: npt.NDArray[Any]
     if store.output.per == "row":
         rows, bounds = (array.transpose(0, 2, 3, 1).reshape(-1, array.shape[1]) for array in (value.value, value.bound))
         return Expected(*stored_output(store, Tracked(rows, bounds, value.kind), before))
-    found, bound = stored_output(store, value, before, {"channel": (0, 2, 3)})
-    return Expected(from_nchw(found, layout), from_nchw(bound, layout)) if store.output.reduce is None else Expected(found, bound)
+    stored, bound = stored_output(store, value, before, {"channel": (0, 2, 3)})
+    return Expected(from_nchw(stored, layout), from_nchw(bound, layout)) if store.output.reduce is None else Expected(stored, bound)
 
 
 def sums_of_taps(sums: Integers, problem: Mapping[str, int]) -> Integers:
@@ -156,8 +156,8 @@ def sums_of_taps(sums: Integers, problem: Mapping[str, int]) -> Integers:
         return np.minimum((places < 0).sum(1), end), end
 
     (top, bottom), (left, right) = within("h", "r", "p"), within("w", "s", "q")
-    found = sums[bottom][:, right] - sums[bottom][:, left] - sums[top][:, right] + sums[top][:, left]
-    return found.transpose(2, 0, 1)
+    totals = sums[bottom][:, right] - sums[bottom][:, left] - sums[top][:, right] + sums[top][:, left]
+    return totals.transpose(2, 0, 1)
 
 
 def _bounded(sums: Float64, lost: Float64, bias: Any, residual: Any, factors: Mapping[str, Any]) -> tuple[Float64, Float64]:

@@ -162,14 +162,14 @@ def factor_scalars(spec: Conv2dSpec) -> list[Argument]:
     """The numbers that results are composed with."""
     if spec.output.type == "s32":
         return []
-    found: list[Argument] = []
+    scalars: list[Argument] = []
     if spec.alpha == "argument":
-        found.append(ScalarArgument("alpha", "f32", "factor of the convolution", default=1.0))
+        scalars.append(ScalarArgument("alpha", "f32", "factor of the convolution", default=1.0))
     if spec.bias != "none" and spec.beta == "argument":
-        found.append(ScalarArgument("beta", "f32", "factor of the bias", default=1.0))
+        scalars.append(ScalarArgument("beta", "f32", "factor of the bias", default=1.0))
     if spec.residual and spec.gamma == "argument":
-        found.append(ScalarArgument("gamma", "f32", "factor of z", default=1.0))
-    return found
+        scalars.append(ScalarArgument("gamma", "f32", "factor of z", default=1.0))
+    return scalars
 
 
 def _taps(table: TapTable) -> HostArgument:

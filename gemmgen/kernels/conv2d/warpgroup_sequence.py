@@ -217,26 +217,26 @@ def _output_map(spec: Conv2dSpec, staged: StagedOutput, y: ArrayArgument) -> Ten
 def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> tuple[Constraint, ...]:
     fixed = fixed_parameters(spec)
     unit_c, unit_k = channel_units(spec)
-    found = []
+    constraints = []
     if unit_c > 1:
         why = (
             "x holds blocks of 32 channels"
             if spec.input.layout == "nchw32"
             else "the copy engine (TMA) requires pixel strides that are multiples of 16 bytes"
         )
-        found.append((f"c % {unit_c} == 0", f"c must be a multiple of {unit_c}; {why}"))
+        constraints.append((f"c % {unit_c} == 0", f"c must be a multiple of {unit_c}; {why}"))
     if spec.input.layout == "nchw32":
-        found.append(("c == 32 * c_blocks", "x has all channels"))
+        constraints.append(("c == 32 * c_blocks", "x has all channels"))
         most = BLOCKS_OF_A_MAP * MAX_MAPS
-        found.append((f"c_blocks <= {most}", f"tensor maps reach {32 * most} channels"))
+        constraints.append((f"c_blocks <= {most}", f"tensor maps reach {32 * most} channels"))
     if unit_k > 1:
         why = (
             "y holds blocks of 32 channels"
             if spec.output.layout == "nchw32"
             else "the copy engine (TMA) requires pixel strides of y that are multiples of 16 bytes"
         )
-        found.append((f"k % {unit_k} == 0", f"k must be a multiple of {unit_k}; {why}"))
-    found += [
+        constraints.append((f"k % {unit_k} == 0", f"k must be a multiple of {unit_k}; {why}"))
+    constraints += [
         (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
         (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
         ("groups == 1", "groups must be 1"),
@@ -247,13 +247,13 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
         (f"{clusters} <= {MAX_EXTENT}", f"y must have at most {MAX_EXTENT} tiles; an int counts them"),
     ]
     if spec.input.type in ("s8", "u8"):
-        found.append(
+        constraints.append(
             (
                 f"c * r * s <= {most_products(spec)}",
                 f"sums must have at most {most_products(spec)} products each, so that they fit into int32",
             )
         )
-    found += [
+    constraints += [
         (f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it")
         for name, value in fixed.items()
         if name != "groups"
@@ -261,7 +261,7 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
     if walks:
         corner, offset = FARTHEST[spec.input.layout]
         for axis, taps in (("h", "r"), ("w", "s")):
-            found += [
+            constraints += [
                 (f"stride_{axis} <= {MAX_STRIDE}", f"stride_{axis} must be at most {MAX_STRIDE}, the copy engine's largest"),
                 (
                     f"padding_{axis} <= {corner}",
@@ -273,4 +273,4 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
                     "the limit of the copy engine's offsets",
                 ),
             ]
-    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in found)
+    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in constraints)

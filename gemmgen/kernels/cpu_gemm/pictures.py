@@ -32,11 +32,11 @@ def pictures(plan: CpuGemmPlan) -> list[Picture]:
     blocked = plan.blocked
     if blocked is None:
         return [_plain_loops(plan)]
-    found: list[Picture] = [_blocked_loops(plan, blocked), _tile(plan, blocked), _units(plan, blocked)]
+    drawn: list[Picture] = [_blocked_loops(plan, blocked), _tile(plan, blocked), _units(plan, blocked)]
     if plan.packs:
         operands = tuple(_packed(plan, blocked, side) for side, _ in plan.packed_sides)
-        found.append(Packing("Operands as the micro-kernel reads them", operands))
-    return found
+        drawn.append(Packing("Operands as the micro-kernel reads them", operands))
+    return drawn
 
 
 def _plain_loops(plan: CpuGemmPlan) -> LoopNest:

@@ -332,12 +332,12 @@ class CpuGemmPlan(InstancePlan[CpuGemmSpec]):
     @property
     def epilogue_locals(self) -> tuple[str, ...]:
         """Declarations of local constants with their values."""
-        found = []
+        declarations = []
         for argument in self.epilogue_arguments:
             kind = _c_type(argument)
             kind = f"{kind}{'' if _is_reduced(argument) else 'restrict '}const " if kind.endswith("*") else f"const {kind}"
-            found.append(f"{kind}{argument.name} = p->{argument.name};")
-        return tuple(found)
+            declarations.append(f"{kind}{argument.name} = p->{argument.name};")
+        return tuple(declarations)
 
     @property
     def compiler_options(self) -> tuple[str, ...]:

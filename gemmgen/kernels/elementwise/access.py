@@ -48,7 +48,7 @@ class StridedArray:
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """Its strides; by default those of an array without gaps."""
-        found = []
+        strides = []
         for axis, name in enumerate(self.stride_names):
             if axis == self.rank - 1:
                 default = "1"
@@ -58,8 +58,8 @@ class StridedArray:
             else:
                 default = f"max({AXES[axis + 1]}, 1) * {self.name}_stride{axis + 1}"
             meaning = f"elements of {self.name} from one index along axis {axis} to the next"
-            found.append(Dimension(name, meaning, default=Formula(default)))
-        return tuple(found)
+            strides.append(Dimension(name, meaning, default=Formula(default)))
+        return tuple(strides)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:

@@ -167,17 +167,17 @@ def readable(
 ) -> tuple[dict[str, Layout], tuple[Copy, ...]]:
     """The arrays with row-major copies in the place of those that no kernel reads: with negative strides, at odd addresses, or where more
     axes are left than kernels walk through. ``kept``: axes that are not merged; ``written``: names of arrays that are no operands."""
-    found, copies = dict(arrays), []
+    layouts, copies = dict(arrays), []
     for name, layout in arrays.items():
         if name not in written and (
             layout.alignment < layout.element_bytes or not all(0 <= stride <= MAX_EXTENT for stride in layout.strides)
         ):
-            found[name] = Layout.packed(layout.shape, layout.type)
+            layouts[name] = Layout.packed(layout.shape, layout.type)
             copies.append(Copy(name, layout.shape))
-    if len(_merged(found, shape, kept)[0]) > len(AXES):
+    if len(_merged(layouts, shape, kept)[0]) > len(AXES):
         copies = [Copy(name, shape) for name in arrays if name not in written]
-        found = {name: layout if name in written else Layout.packed(shape, layout.type) for name, layout in arrays.items()}
-    return found, tuple(copies)
+        layouts = {name: layout if name in written else Layout.packed(shape, layout.type) for name, layout in arrays.items()}
+    return layouts, tuple(copies)
 
 
 def request_of(
@@ -266,11 +266,11 @@ def problem_grid(fine: bool) -> list[str]:
     """Flat arrays of all sizes, rows with gaps, other types and broadcasts at some."""
     flat = [f"1,1,1,{size}" for size in FLAT]
     rows = [f"1,1,{rows},{columns},padded" for rows, columns in ROWS]
-    found = [*flat, *rows]
-    found += [f"{text},{word}" for word in ("f16", "unaligned") for text in (flat[3], flat[5], rows[2])]
+    texts = [*flat, *rows]
+    texts += [f"{text},{word}" for word in ("f16", "unaligned") for text in (flat[3], flat[5], rows[2])]
     if fine:
-        found += [f"{text},{word}" for word in ("bf16", "f64", "s8", "strided") for text in (*flat[2::2], *rows[1::2])]
-    return list(dict.fromkeys(found))
+        texts += [f"{text},{word}" for word in ("bf16", "f64", "s8", "strided") for text in (*flat[2::2], *rows[1::2])]
+    return list(dict.fromkeys(texts))
 
 
 def operand_orders(plan: ElementwisePlan) -> Mapping[str, str]:

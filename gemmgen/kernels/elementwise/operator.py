@@ -157,7 +157,7 @@ def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layou
     """The operations, a bias that is an array as one for each element, and the names of the arrays that they read."""
     names: list[str] = []
     seen: dict[str, int] = {}
-    found = []
+    placed = []
     for operation in operations:
         for name in _named_by(operation):
             raise LaunchError(f"elementwise: the formula has the operand or output {name}, pass operands={{{name!r}: ...}}")
@@ -179,8 +179,8 @@ def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layou
                 if name not in operands:
                     raise LaunchError(f"elementwise: the operation {operation.op} reads an array; pass {name}=...")
                 names.append(name)
-        found.append(operation)
+        placed.append(operation)
     unused = [name for name in ARRAYS if name in operands and name not in names]
     if unused:
         raise LaunchError(f"elementwise: no operation reads {', '.join(unused)}")
-    return tuple(found), names
+    return tuple(placed), names

@@ -24,28 +24,30 @@ MAX_BLOCKS_OF_A_TURN = 64
 
 def cases(plan: ElementwisePlan) -> list[Case]:
     """Edges of vectors, tiles and rows, strides, broadcasts, odd pointers, nothing, and NaN and infinities."""
-    found = [_case(plan, name, extents, data) for name, extents in _extents(plan).items() for data in ("integers", "reals")]
+    all_cases = [_case(plan, name, extents, data) for name, extents in _extents(plan).items() for data in ("integers", "reals")]
     middle = _shaped(plan, plan.tile * plan.vector // 2 + 3)
     if plan.stored in FLOATS:
-        found.append(_case(plan, "not-a-numbers and infinities", middle, "nonfinite"))
+        all_cases.append(_case(plan, "not-a-numbers and infinities", middle, "nonfinite"))
     else:
-        found.append(_case(plan, "the whole range of the type", middle, "extremes"))
+        all_cases.append(_case(plan, "the whole range of the type", middle, "extremes"))
     strides = [dimension.name for dimension in plan.sequence.dimensions if dimension.name not in AXES]
     if strides:
         padded = _padded(plan, middle)
-        found.append(_of(plan, "padded strides", padded, "reals"))
+        all_cases.append(_of(plan, "padded strides", padded, "reals"))
         read = {array.name for array in plan.sequence.arrays if array.role == "input"}
         for axis in range(plan.rank):
             spread = packed_problem(plan, dict(zip(AXES, middle, strict=False)))
             named = [name for name in strides if name.endswith(f"stride{axis}") and name.split("_stride")[0] in read]
             if named:
-                found.append(_of(plan, f"broadcast along axis {axis}", {**spread, **dict.fromkeys(named, 0)}, "reals"))
+                all_cases.append(_of(plan, f"broadcast along axis {axis}", {**spread, **dict.fromkeys(named, 0)}, "reals"))
     alignment = int(plan.spec.alignment)
     offsets = {array.name: alignment for array in plan.sequence.arrays}
-    found.append(_case(plan, "least aligned pointers", middle, "reals", offsets=offsets))
+    all_cases.append(_case(plan, "least aligned pointers", middle, "reals", offsets=offsets))
     for axis in range(plan.rank):
-        found.append(_case(plan, f"no element along axis {axis}", tuple(0 if one == axis else 3 for one in range(plan.rank)), "integers"))
-    return found
+        all_cases.append(
+            _case(plan, f"no element along axis {axis}", tuple(0 if one == axis else 3 for one in range(plan.rank)), "integers")
+        )
+    return all_cases
 
 
 def _padded(plan: ElementwisePlan, extents: tuple[int, ...]) -> dict[str, int]:

@@ -31,14 +31,14 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     weights = k * n * plan.weight_bits // 8
     factors += float(sum(weights * (batch * groups if problem.get(factor.batch_stride or "", 1) else 1) for factor in plan.factors_b))
     moved = Moved(tiles, factors, float(m * n * batch * result_bytes(plan)))
-    found: tuple[Work, ...] = part_of(plan, "cost").work(plan, problem, moved)
+    works: tuple[Work, ...] = part_of(plan, "cost").work(plan, problem, moved)
     finishing = finishing_clocks(plan) * plan.finishing_pace * m * n * batch
-    if not finishing or not found:
-        return found
-    last = found[-1]
+    if not finishing or not works:
+        return works
+    last = works[-1]
     aside = plan.finishes_aside and plan.store != "partial"
     shown = finishing_shown(max(1.0, last.results), not plan.matrix_c.row_major) if aside else 1.0
-    return (*found[:-1], replace(last, finishing_clocks=finishing / max(1.0, last.blocks) * shown))
+    return (*works[:-1], replace(last, finishing_clocks=finishing / max(1.0, last.blocks) * shown))
 
 
 def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
@@ -60,7 +60,7 @@ def fetches(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     batch = problem.get("batch", 1)
     rows, columns = plan.fetched_tile
     results = 1.0 + (plan.spec.beta == "argument")
-    found = [
+    of_factors = [
         Fetch("A", float(batch * m * k * plan.matrix_a.element_bytes), ceil_div(n, columns)),
         Fetch("C", float(batch * m * n * plan.matrix_c.element_bytes), results),
     ]
@@ -68,9 +68,9 @@ def fetches(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     if plan.grouped:  # each group's rows meet its own B
         times = max(1.0, times / max(1, problem["groups"]))
     weights = float(batch * k * n * plan.matrix_b.element_bytes * problem.get("groups", 1))
-    found[1:1] = [Fetch(factor.name, weights, times) for factor in plan.factors_b]
-    found += [Fetch(matrix.name, float(batch * m * n * matrix.element_bytes), 1.0) for matrix in plan.residuals]
-    return tuple(found)
+    of_factors[1:1] = [Fetch(factor.name, weights, times) for factor in plan.factors_b]
+    of_factors += [Fetch(matrix.name, float(batch * m * n * matrix.element_bytes), 1.0) for matrix in plan.residuals]
+    return tuple(of_factors)
 
 
 def executed_operations(plan: GemmPlan, problem: Mapping[str, int]) -> float:

@@ -43,16 +43,16 @@ def field_cases(plan: GemmPlan) -> list[Case]:
     each matrix: equal leading dimensions would hide the error of using one for another; and two of few steps, where what is read past
     a row's end is soon past the array's: less than a tile in each direction, and a whole step of tiles of which some are cut."""
     whole, padded = (next((case for case in cases(plan) if case.name == name), None) for name in _CASES)
-    found = [] if whole is None else [whole]
+    all_cases = [] if whole is None else [whole]
     if padded is not None:
         sizes = padded.dimensions
-        found.append(_padded(plan, padded, (sizes["m"], sizes["n"] + plan.tile_n, sizes["k"])))
+        all_cases.append(_padded(plan, padded, (sizes["m"], sizes["n"] + plan.tile_n, sizes["k"])))
         if not plan.least_depth:
             half_m, half_n = plan.tile_m // 2 + 1, plan.tile_n // 2 + 1
             less = _padded(plan, padded, (half_m, half_n, plan.step_k // 2 + 1))
             cut = _padded(plan, padded, (plan.tile_m + half_m, plan.tile_n + half_n, plan.step_k))
-            found += [replace(less, name="less than one tile"), replace(cut, name="one step of cut tiles")]
-    return found
+            all_cases += [replace(less, name="less than one tile"), replace(cut, name="one step of cut tiles")]
+    return all_cases
 
 
 def _padded(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:

@@ -174,5 +174,5 @@ def multiply_add_fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return "it does not look for the largest absolute value"
     if request.groups is not None:
         return "it has no groups of rows"
-    found = placed(spec, request)
-    return found if isinstance(found, str) else fitted(spec, found.request, changes_for(spec, found))
+    fit = placed(spec, request)
+    return fit if isinstance(fit, str) else fitted(spec, fit.request, changes_for(spec, fit))

@@ -65,8 +65,8 @@ class GroupRows:
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """Rows of A and of C where they are not those of the groups."""
-        found = (("rows_a", "A", self.grouping.gathered), ("rows_c", "C", self.grouping.scattered))
-        return tuple(Dimension(name, f"rows of {matrix}", maximum=2**31 - 1, default=Formula("m")) for name, matrix, own in found if own)
+        counts = (("rows_a", "A", self.grouping.gathered), ("rows_c", "C", self.grouping.scattered))
+        return tuple(Dimension(name, f"rows of {matrix}", maximum=2**31 - 1, default=Formula("m")) for name, matrix, own in counts if own)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -78,15 +78,15 @@ class GroupRows:
     @property
     def arguments(self) -> tuple[Argument, ...]:
         """All arguments, in the order in which kernels take them."""
-        found: list[Argument] = [ScalarArgument("groups", "s32", "groups of rows"), self.ends]
+        scalars_and_arrays: list[Argument] = [ScalarArgument("groups", "s32", "groups of rows"), self.ends]
         for name, rows, own in (("gather", "rows_a", self.grouping.gathered), ("scatter", "rows_c", self.grouping.scattered)):
             if own:
                 meaning = f"the row of {rows[-1].upper()} that each row of the groups is"
-                found += [
+                scalars_and_arrays += [
                     ScalarArgument(rows, "s32", f"rows of {rows[-1].upper()}"),
                     ArrayArgument(name, "s32", "input", (Formula("m"),), (Formula("1"),), 4, meaning),
                 ]
-        return tuple(found)
+        return tuple(scalars_and_arrays)
 
 
 def group_rows(grouping: Grouping, ends: npt.NDArray[Any], m: int) -> list[slice]:
@@ -114,11 +114,11 @@ def within_depths(factor: npt.NDArray[Any], offsets: npt.NDArray[Any], axis: int
     """Factors of a batch, with zeros for values of k, along an axis, that are not their product's."""
     import numpy as np
 
-    found = np.zeros_like(factor)
+    masked = np.zeros_like(factor)
     for product, own in enumerate(depths(offsets, factor.shape[axis])):
         place = (product, own) if axis == 1 else (product, slice(None), own)
-        found[place] = factor[place]
-    return found
+        masked[place] = factor[place]
+    return masked
 
 
 DEPTHS = ArrayArgument(
@@ -138,6 +138,6 @@ def gathered_rows(matrix: npt.NDArray[Any], gather: npt.NDArray[Any]) -> npt.NDA
     import numpy as np
 
     inside = (gather >= 0) & (gather < len(matrix))
-    found = np.zeros((len(gather), *matrix.shape[1:]), matrix.dtype)
-    found[inside] = matrix[gather[inside].astype(np.int64)]
-    return found
+    gathered = np.zeros((len(gather), *matrix.shape[1:]), matrix.dtype)
+    gathered[inside] = matrix[gather[inside].astype(np.int64)]
+    return gathered

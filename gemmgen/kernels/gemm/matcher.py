@@ -88,8 +88,8 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         if spec.order != "row_major" or not is_stored(request.c, True):
             return "two products are made in rows of C alone"
         spec = spec if spec.dual else _as_dual(spec)
-    found: Fit | str = part_for(spec, "matching").fit(spec, spec.mainloop, request)
-    return found
+    answer: Fit | str = part_for(spec, "matching").fit(spec, spec.mainloop, request)
+    return answer
 
 
 def _as_dual(spec: GemmSpec) -> GemmSpec:
@@ -112,8 +112,8 @@ def gated(activation: str) -> Operation:
 
 def numeric_class_of(plan: GemmPlan, dimensions: Mapping[str, int]) -> str | NoClass:
     """Name of the class of instances whose rows have the same bits; or why the order of additions depends on the number of rows."""
-    found = numeric_class(plan, dimensions[SUMMED])
-    return NoClass(found) if isinstance(found, str) else found.text
+    known = numeric_class(plan, dimensions[SUMMED])
+    return NoClass(known) if isinstance(known, str) else known.text
 
 
 LISTED_FOR = 132
@@ -373,21 +373,21 @@ HALVES = ((256, 256, 256), (1024, 1024, 1024), (4096, 4096, 4096), (16, 4096, 40
 
 def problem_grid(fine: bool) -> list[str]:
     """Squares, layers with few and many rows, deep, flat and tall products, edges, layouts, batches and halves."""
-    found = [_text(size, size, size) for size in SQUARES]
-    found += [_text(m, n, k) for n, k in LAYERS for m in SKINNY if fine or m in (1, 16, 64, 128)]
-    found += [_text(*size) for size in (*DEEP, *FLAT, *TALL, *RECTANGLES)]
-    found += [_text(*size, "unaligned") for size in UNALIGNED]
-    found += [_text(*size, letters) for letters in ("nt", "tn", "tt") for size in (LAYOUTS if fine else LAYOUTS[1::2])]
-    found += [_text(*size[:3], f"batch={size[3]}") for size in BATCHES]
-    found += [_text(*size, kind) for kind in ("f16", "bf16") for size in HALVES]
+    texts = [_text(size, size, size) for size in SQUARES]
+    texts += [_text(m, n, k) for n, k in LAYERS for m in SKINNY if fine or m in (1, 16, 64, 128)]
+    texts += [_text(*size) for size in (*DEEP, *FLAT, *TALL, *RECTANGLES)]
+    texts += [_text(*size, "unaligned") for size in UNALIGNED]
+    texts += [_text(*size, letters) for letters in ("nt", "tn", "tt") for size in (LAYOUTS if fine else LAYOUTS[1::2])]
+    texts += [_text(*size[:3], f"batch={size[3]}") for size in BATCHES]
+    texts += [_text(*size, kind) for kind in ("f16", "bf16") for size in HALVES]
     cubes, rows = (TENSOR_CUBES, TENSOR_ROWS) if fine else (TENSOR_CUBES[3::4], TENSOR_ROWS[1::2])
     tensor = [(size, size, size) for size in cubes] + [(m, n, k) for n, k in TENSOR_LAYERS for m in rows] + list(TENSOR_SHAPES)
-    found += [_text(*size, "nt", kind) for kind in ("bf16", "s8", "e4m3") for size in tensor]
+    texts += [_text(*size, "nt", kind) for kind in ("bf16", "s8", "e4m3") for size in tensor]
     if fine:
-        found += [_text(size, size, size, "nt") for size in SQUARES]
-        found += [_text(size - 1, size - 1, size - 1, "unaligned") for size in SQUARES]
-        found += [_text(m, n, k) for m in (192, 320, 640, 896, 1280) for n in (512, 1280, 2560) for k in (640, 2048)]
-    return list(dict.fromkeys(found))
+        texts += [_text(size, size, size, "nt") for size in SQUARES]
+        texts += [_text(size - 1, size - 1, size - 1, "unaligned") for size in SQUARES]
+        texts += [_text(m, n, k) for m in (192, 320, 640, 896, 1280) for n in (512, 1280, 2560) for k in (640, 2048)]
+    return list(dict.fromkeys(texts))
 
 
 def _text(*parts: int | str) -> str:

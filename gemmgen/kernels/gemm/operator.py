@@ -414,7 +414,7 @@ SCALED_K: BlockDepth = 128
 
 def _block_scales(operands: Mapping[str, Layout], a: Layout, b: Layout, operation: str = "matmul") -> dict[str, ScaledBy]:
     """Scales of blocks of elements, by name: those whose shape says so. Raises ``LaunchError`` for other shapes with several along k."""
-    found: dict[str, ScaledBy] = {}
+    scales: dict[str, ScaledBy] = {}
     sides: tuple[tuple[str, Literal["a", "b"], Layout], ...] = (("scale_a", "a", a), ("scale_b", "b", b))
     for name, operand, factor in sides:
         scale = operands.get(name)
@@ -442,8 +442,8 @@ def _block_scales(operands: Mapping[str, Layout], a: Layout, b: Layout, operatio
         if not (is_stored(scale, True) or is_stored(scale, False)):
             raise LaunchError(f"{operation}: {name} has strides {scale.strides} (elements); its rows or columns must be contiguous")
         block = BlockScale.model_validate({"lines": known, "k": SCALED_K, "type": scale.type})
-        found[name] = ScaledBy(block, scale, name)
-    return found
+        scales[name] = ScaledBy(block, scale, name)
+    return scales
 
 
 def _amax(operands: Mapping[str, Layout], operation: str) -> Literal["none", "stored", "unscaled"]:
@@ -467,7 +467,7 @@ def _named(
 ) -> tuple[NamedOperand, ...]:
     """Operands and further outputs of formulas, by the shapes that they need; ``shape``: the result's, with axes of a ``batch`` before
     rows and columns."""
-    found: list[NamedOperand] = []
+    named: list[NamedOperand] = []
     for one in epilogue:
         wanted = [(operand.name, operand.per, operand.stored or "f32") for operand in one.operands()]
         reductions = {name for name, output in one.further_outputs.items() if output.reduce is not None}
@@ -478,7 +478,7 @@ def _named(
             raise LaunchError(f"{operation}: an epilogue with operands for a result of shape {shape}, need matrices")
         for name, per, kind in wanted:
             if per == "all":
-                found.append(NamedOperand(name, per, None))
+                named.append(NamedOperand(name, per, None))
                 continue
             layout = operands[name]
             if kind == "bool" and layout.type in ("u8", "s8"):  # calls see arrays of truth values as bytes
@@ -487,7 +487,7 @@ def _named(
             (m, n), one_element = shape[-2:], all(extent == 1 for extent in layout.shape)
             columns: tuple[tuple[int, ...], ...] = ((n,), (1, n)) if groups is None else ((groups, n),)
             if name in reductions and per in ("row", "column"):
-                found.append(NamedOperand(name, per, _of_lines(name, layout, (*batch, m if per == "row" else n), operation), True))
+                named.append(NamedOperand(name, per, _of_lines(name, layout, (*batch, m if per == "row" else n), operation), True))
                 continue
             shapes = {"result": (shape,), "row": ((m,), (m, 1)), "column": columns, "group": ((groups or 0,),), "memory": ()}.get(per, ())
             if layout.shape not in shapes and not (per == "memory" and one_element):
@@ -499,8 +499,8 @@ def _named(
                 if _one_axis(layout, batch) is None:
                     raise LaunchError(f"{operation}: {name} has strides {layout.strides}, need axes of the batch that count as one")
                 layout = _batch_axis(layout, batch)
-            found.append(NamedOperand(name, per, layout))
-    return tuple(found)
+            named.append(NamedOperand(name, per, layout))
+    return tuple(named)
 
 
 def _of_lines(name: str, layout: Layout, shape: tuple[int, ...], operation: str) -> Layout:

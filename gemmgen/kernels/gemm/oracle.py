@@ -126,30 +126,30 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
     crowds of such lines of very different size."""
     decomposition, raster = plan.spec.decomposition, plan.spec.rasterization
     scalars = scalar_values(plan.sequence)["integers"]
-    found = []
+    cases = []
     if plan.least_depth:
         size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.least_depth + plan.step_k))
-        found.append(case_of(INFINITE_LINES, packed(plan, size, batch=2), scalars, "nonfinite"))
-        found.append(case_of(UNEQUAL_LINES, packed(plan, size, batch=1), scalars, "reals"))
+        cases.append(case_of(INFINITE_LINES, packed(plan, size, batch=2), scalars, "nonfinite"))
+        cases.append(case_of(UNEQUAL_LINES, packed(plan, size, batch=1), scalars, "reals"))
     if 1 < raster.group <= _WIDEST_BAND:
         across_m = (plan.major if raster.along == "minor" else plan.minor) == "m"
         tiles = (raster.group, 1) if across_m else (1, raster.group)  # and one tile more, which the last band has alone
         size = promised(plan, (tiles[0] * plan.tile_m + 1, tiles[1] * plan.tile_n + 1, plan.step_k))
-        found.append(case_of("more tiles than a band", packed(plan, size, batch=1), scalars, "integers"))
+        cases.append(case_of("more tiles than a band", packed(plan, size, batch=1), scalars, "integers"))
     blocks_along_k = decomposition.slices if isinstance(decomposition, SplitKCluster) else 1
     if plan.stages > _STAGES_OF_USUAL_CASES or blocks_along_k > 1:
         depth = plan.step_k * (2 * plan.stages + 2) * blocks_along_k + 1
         problem = packed(plan, promised(plan, (plan.tile_m // 2 + 3, plan.tile_n // 2 + 1, depth)), batch=2)
-        found.append(case_of("padded leading dimensions, many steps", padded_problem(plan, problem), scalars, "integers"))
+        cases.append(case_of("padded leading dimensions, many steps", padded_problem(plan, problem), scalars, "integers"))
     if isinstance(decomposition, StreamK):
         name, depth, slices = "more steps than blocks", plan.step_k * (decomposition.blocks + 5) + 1, 0
     elif any(dimension.name == "slices" for dimension in plan.sequence.dimensions):
         slices = max(_DEEP_SLICES, plan.slices_of_a_turn + 6)
         name, depth = f"{slices} whole slices", plan.slice_k * (slices - 1) + 1
     else:
-        return found
+        return cases
     sizes = packed(plan, promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth)))
-    return [*found, case_of(name, _cut(plan, sizes, slices) if slices else sizes, scalars, "integers")]
+    return [*cases, case_of(name, _cut(plan, sizes, slices) if slices else sizes, scalars, "integers")]
 
 
 def _cut(plan: GemmPlan, sizes: dict[str, int], slices: int) -> dict[str, int]:
@@ -178,11 +178,11 @@ def cases_of_several_tiles(plan: GemmPlan) -> list[Case]:
     """Cases for a block that takes several tiles: each ends with the last stage, or is over sooner than the next is handed out."""
     batch = GROUPS if plan.grouped else 1
     scalars = scalar_values(plan.sequence)["integers"]
-    found = []
+    cases = []
     for name, (tiles_m, tiles_n, k) in plan.tiles_in_turn.items():
         size = promised(plan, (tiles_m * plan.tile_m, tiles_n * plan.tile_n, k))
-        found.append(case_of(name, packed(plan, size, batch=batch), scalars, "integers"))
-    return found
+        cases.append(case_of(name, packed(plan, size, batch=batch), scalars, "integers"))
+    return cases
 
 
 def _group_cases(plan: GemmPlan, scalars: dict[str, dict[str, float]]) -> list[Case]:
@@ -441,12 +441,12 @@ def _further(
     extents: tuple[int, int],
 ) -> dict[str, Expected]:
     """The further outputs of the epilogue, from those of the products whose rows lie at ``places``; ``extents``: all rows and columns."""
-    found: dict[str, Expected] = {}
+    outputs: dict[str, Expected] = {}
     for store in (store for step in plan.epilogue for store in step.stores):
         name, output = store.name, store.output
         if store.is_term:
             parts = [one.outputs[name] for one in products]
-            found[name] = Expected(*_sum_of_terms(store, parts, places, extents, arrays[name].shape))
+            outputs[name] = Expected(*_sum_of_terms(store, parts, places, extents, arrays[name].shape))
             continue
         before = to_numbers(store.type, arrays[name])
         value, bound = before.astype(np.float64), np.zeros(before.shape)
@@ -459,8 +459,8 @@ def _further(
             place = rows if output.per == "row" else np.s_[:]
             value[place], more = extremum(output.reduce, result, axes, value[place])
             bound[place] = np.maximum(bound[place], more)
-        found[name] = Expected(value, bound)
-    return found
+        outputs[name] = Expected(value, bound)
+    return outputs
 
 
 def _sum_of_terms(

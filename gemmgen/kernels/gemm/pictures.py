@@ -9,5 +9,5 @@ from gemmgen.kernels.pictures import Picture
 
 def pictures(plan: GemmPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
-    found: list[Picture] = part_of(plan, "pictures").pictures(plan)
-    return found
+    drawn: list[Picture] = part_of(plan, "pictures").pictures(plan)
+    return drawn

@@ -67,8 +67,8 @@ def places(metadata: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     fours = words * WORD_K // FOUR
     nibbles = metadata.astype(np.int64)[..., None] >> np.arange(0, WORD_K, FOUR) & 15
     both = np.stack([nibbles & 3, nibbles >> 2], axis=-1).reshape(rows, fours, KEPT)
-    found: npt.NDArray[np.int64] = (both + FOUR * np.arange(fours)[:, None]).reshape(rows, fours * KEPT)
-    return found
+    indices: npt.NDArray[np.int64] = (both + FOUR * np.arange(fours)[:, None]).reshape(rows, fours * KEPT)
+    return indices
 
 
 def lane_words(metadata: npt.NDArray[Any], element_bytes: int) -> npt.NDArray[np.uint32]:
@@ -104,8 +104,8 @@ def from_lane_words(lanes: npt.NDArray[Any], rows: int, element_bytes: int) -> n
     else:
         for place, held in enumerate((low, high)):
             whole[..., place::2] = held.reshape(blocks, units, 4, 8, 2, 2).transpose(0, 2, 5, 3, 1, 4)
-    found: npt.NDArray[np.uint16] = whole.reshape(blocks * LANE_ROWS, units * WORDS)[:rows]
-    return found
+    metadata: npt.NDArray[np.uint16] = whole.reshape(blocks * LANE_ROWS, units * WORDS)[:rows]
+    return metadata
 
 
 def random_metadata(shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.int64]:

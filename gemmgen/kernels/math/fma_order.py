@@ -61,11 +61,11 @@ def product_pairs(order: FmaOrder, major: int, minor: int) -> tuple[tuple[int, i
     if order.pairs:
         return order.pairs
     outer, inner = (major, minor) if order.major_first else (minor, major)
-    found = []
+    pairs = []
     for i in range(outer):
         turned = order.serpentine and i % 2 == 1
-        found += [(i, inner - 1 - j if turned else j) for j in range(inner)]
-    return tuple(found if order.major_first else [(j, i) for i, j in found])
+        pairs += [(i, inner - 1 - j if turned else j) for j in range(inner)]
+    return tuple(pairs if order.major_first else [(j, i) for i, j in pairs])
 
 
 def reused_operands(pairs: Sequence[tuple[int, int]], kept: int = KEPT_OPERANDS) -> int:

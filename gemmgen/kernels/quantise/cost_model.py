@@ -35,11 +35,11 @@ def executed_operations(plan: QuantisePlan, problem: Mapping[str, int]) -> float
 def work(plan: QuantisePlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     """The launches of one problem."""
     elements = float(problem["m"] * problem["k"])
-    found = []
+    works = []
     for index, launch in enumerate(plan.sequence.resolve(problem)):
         blocks = max(launch.grid[0], 1)
         last = index == plan.main_launch
-        found.append(
+        works.append(
             Work(
                 blocks=blocks,
                 threads=plan.threads,
@@ -58,7 +58,7 @@ def work(plan: QuantisePlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
                 early=plan.spec.early_launch,
             )
         )
-    return tuple(found)
+    return tuple(works)
 
 
 def peer(plan: QuantisePlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:

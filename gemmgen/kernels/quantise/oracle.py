@@ -31,21 +31,21 @@ def cases(plan: QuantisePlan) -> list[Case]:
         "a long row": (3, 4 * plan.threads * 2 + 5),
         "many rows": (300, 7),
     }
-    found = [Case(name, packed_problem(plan, size), {}, data) for name, size in sizes.items() for data in ("integers", "reals")]
+    all_cases = [Case(name, packed_problem(plan, size), {}, data) for name, size in sizes.items() for data in ("integers", "reals")]
     middle = (BLOCK_LINES + 9, 2 * BLOCK_COLUMNS + 20)
     problem = packed_problem(plan, middle)
-    found += [Case(name, problem, {}, "reals") for name in (TINY, ZEROS)]
-    found.append(Case("not-a-numbers and infinities", problem, {}, "nonfinite"))
+    all_cases += [Case(name, problem, {}, "reals") for name in (TINY, ZEROS)]
+    all_cases.append(Case("not-a-numbers and infinities", problem, {}, "nonfinite"))
     matrices = (plan.x, plan.y, plan.scales)
     padded = {
         matrix.leading_dimension: problem[matrix.leading_dimension] + (index + 1) * matrix.alignment
         for index, matrix in enumerate(matrices)
     }
-    found.append(Case("padded leading dimensions", problem | padded, {}, "reals"))
+    all_cases.append(Case("padded leading dimensions", problem | padded, {}, "reals"))
     offsets = {matrix.name: matrix.alignment for matrix in matrices}
-    found.append(Case("least aligned pointers", problem, {}, "reals", offsets=offsets))
-    found += [Case(f"{m} x {k}", packed_problem(plan, (m, k)), {}, "integers") for m, k in ((0, 5), (5, 0), (0, 0))]
-    return found
+    all_cases.append(Case("least aligned pointers", problem, {}, "reals", offsets=offsets))
+    all_cases += [Case(f"{m} x {k}", packed_problem(plan, (m, k)), {}, "integers") for m, k in ((0, 5), (5, 0), (0, 0))]
+    return all_cases
 
 
 def deep_cases(plan: QuantisePlan) -> list[Case]:

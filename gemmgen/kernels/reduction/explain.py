@@ -58,8 +58,8 @@ def summary(plan: ReductionPlan) -> list[str]:
             f"Y{place} computed in {ELEMENTS[part.compute].word}, stored as {ELEMENTS[part.output].word}"
             for place, part in enumerate(a.parts)
         ]
-        found = [f"{', '.join(texts)}, of {_LINES[spec.shape]}.", f"Elements {spec.input}; {'; '.join(types)}."]
-        return [*found, *dict.fromkeys(semantics(replace(plan, arithmetic=part)) for part in a.parts)]
+        sentences = [f"{', '.join(texts)}, of {_LINES[spec.shape]}.", f"Elements {spec.input}; {'; '.join(types)}."]
+        return [*sentences, *dict.fromkeys(semantics(replace(plan, arithmetic=part)) for part in a.parts)]
     joiner = "" if _NAMES[a.operation].endswith(":") else " of"
     text = f"{'Mean and variance' if a.state == 'moments' else 'Y'} = {_NAMES[a.operation]}{joiner} {_LINES[spec.shape]}"
     if a.state == "moments":

@@ -71,11 +71,11 @@ class ReductionRequest(Request):
             return ()
         outer, _, inner = self.x.shape
         reduced_unit, inner_unit = (self.x.strides[axis] == 1 or self.x.shape[axis] <= 1 or self.x.is_empty for axis in (1, 2))
-        found = ["all"] if outer == inner == 1 and reduced_unit else []
-        found += ["rows"] if inner == 1 and reduced_unit else []
-        found += ["columns"] if outer == 1 and inner_unit else []
-        found += ["middle"] if inner_unit else []
-        return (*found, "strided")
+        fitting = ["all"] if outer == inner == 1 and reduced_unit else []
+        fitting += ["rows"] if inner == 1 and reduced_unit else []
+        fitting += ["columns"] if outer == 1 and inner_unit else []
+        fitting += ["middle"] if inner_unit else []
+        return (*fitting, "strided")
 
     @cached_property
     def axes(self) -> Tensor:
@@ -173,28 +173,28 @@ def numeric_class_of(plan: ReductionPlan, dimensions: Mapping[str, int]) -> str 
 def _tensor_fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     """The instance with the strategy that the rule has for the request's axes."""
     probe = arithmetic(request.operation, request.x.type)
-    found = walking(request.axes, probe, request.x.alignment, request.multiprocessors)
-    strategy = found.strategy
+    walk = walking(request.axes, probe, request.x.alignment, request.multiprocessors)
+    strategy = walk.strategy
     if spec.strategy is None or spec.strategy.name != strategy.name:
         return f"the rule takes {strategy.name} for these axes"
-    if len(found.kept) + len(found.reduced) > MAX_AXES:
-        return f"{len(found.kept)} kept and {len(found.reduced)} reduced axes that no stride joins, need at most {MAX_AXES} together"
-    changes: dict[str, Any] = _types(spec, request, probe) | {"alignment": found.alignment, "strategy": strategy}
+    if len(walk.kept) + len(walk.reduced) > MAX_AXES:
+        return f"{len(walk.kept)} kept and {len(walk.reduced)} reduced axes that no stride joins, need at most {MAX_AXES} together"
+    changes: dict[str, Any] = _types(spec, request, probe) | {"alignment": walk.alignment, "strategy": strategy}
     changed = replaced(spec, changes)
     assert isinstance(changed, ReductionSpec)
     choice = choose(changed, request.x.element_bytes, probe.state_bytes)
     assert isinstance(choice, WalkChoice)
-    layout = TensorLayout(choice, found.alignment)
-    named = dict(zip((*layout.kept, *layout.reduced), (*found.kept, *found.reduced), strict=True))
+    layout = TensorLayout(choice, walk.alignment)
+    named = dict(zip((*layout.kept, *layout.reduced), (*walk.kept, *walk.reduced), strict=True))
     axes = [named[name] for name in layout.axes]
     x = Layout(tuple(axis.extent for axis in axes), tuple(axis.stride for axis in axes), request.x.type, request.x.alignment)
     kind = request.output or probe.output
-    results = Layout(tuple(axis.extent for axis in found.kept), tuple(axis.result_stride for axis in found.kept), kind)
-    results = results if found.kept else Layout((1,), (1,), kind)
+    results = Layout(tuple(axis.extent for axis in walk.kept), tuple(axis.result_stride for axis in walk.kept), kind)
+    results = results if walk.kept else Layout((1,), (1,), kind)
     kinds: list[str] = [part.output for part in probe.parts] or [kind] * 2
     named_results = zip(_result_names(probe).items(), kinds, strict=False)
     arrays = {"X": ("x", x)} | {name: (operand, replace(results, type=stored)) for (name, operand), stored in named_results}
-    dimensions = {"parts": found.parts} if layout.in_parts else {}
+    dimensions = {"parts": walk.parts} if layout.in_parts else {}
     return Fit(changed, arrays, dimensions=dimensions, derived=changed_fields(spec, changed))
 
 
@@ -313,13 +313,13 @@ def problem_grid(fine: bool) -> list[str]:
     rows = [f"{outer},{reduced},1" for outer, reduced in ROWS]
     columns = [f"1,{reduced},{inner}" for reduced, inner in COLUMNS]
     middle = [f"{outer},{reduced},{inner}" for outer, reduced, inner in MIDDLE]
-    found = [*whole, *rows, *columns, *middle]
-    found += [f"{text},unaligned" for text in (*whole[3:8:2], *rows[2:8:2], *columns[2:8:2])]
-    found += [f"{text},{word}" for word in ("max", "f16", "argmax") for text in (whole[5], rows[3], columns[3])]
+    texts = [*whole, *rows, *columns, *middle]
+    texts += [f"{text},unaligned" for text in (*whole[3:8:2], *rows[2:8:2], *columns[2:8:2])]
+    texts += [f"{text},{word}" for word in ("max", "f16", "argmax") for text in (whole[5], rows[3], columns[3])]
     if fine:
         some = (*whole[2::2], *rows[1::2], *columns[1::2])
-        found += [f"{text},{word}" for word in ("f16", "bf16", "f64", "argmax", "logsumexp") for text in some]
-    return list(dict.fromkeys(found))
+        texts += [f"{text},{word}" for word in ("f16", "bf16", "f64", "argmax", "logsumexp") for text in some]
+    return list(dict.fromkeys(texts))
 
 
 def operand_orders(plan: ReductionPlan) -> Mapping[str, str]:

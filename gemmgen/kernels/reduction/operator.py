@@ -81,21 +81,21 @@ def _axes(axis: Any, rank: int) -> tuple[int, ...]:
     if not all(-rank <= number < rank for number in numbers):
         need = f"integers from {-rank} to {rank - 1}, or None for all" if rank else "None for an array without axes"
         raise LaunchError(f"reduce: axis is {axis!r}, need {need}")
-    found = tuple(sorted(number % rank for number in numbers))
-    if len(set(found)) < len(found):
+    axes = tuple(sorted(number % rank for number in numbers))
+    if len(set(axes)) < len(axes):
         raise LaunchError(f"reduce: axis {axis!r} names an axis twice")
-    return found
+    return axes
 
 
 def _tensor(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], operation: str) -> Tensor | None:
     """The axes of X, with those of results that lie without gaps; None if there are too many."""
     steps = Layout.packed(tuple(x.shape[axis] for axis in kept), x.type).strides
-    found = tensor_of(
+    tensor = tensor_of(
         (Axis(x.shape[axis], x.strides[axis], step) for axis, step in zip(kept, steps, strict=True)),
         (Axis(x.shape[axis], x.strides[axis]) for axis in reduced),
         in_order(operation),
     )
-    return found if len(found.kept) + len(found.reduced) <= MAX_AXES else None
+    return tensor if len(tensor.kept) + len(tensor.reduced) <= MAX_AXES else None
 
 
 def _like_three_axes(x: Layout, tensor: Tensor) -> Layout:

@@ -89,36 +89,36 @@ def _tensor_cases(plan: ReductionPlan, layout: TensorLayout) -> list[Case]:
     """Cases of tensors: strides of every sign and 0, and results in another order, by one block and in parts."""
     scalars = {scalar.name: 3 if scalar.type == "s64" else 3.0 for scalar in plan.sequence.scalars}
     sizes = {name: packed_problem(plan, extents) for name, extents in _tensor_sizes(plan, layout).items()}
-    found = [_case(name, problem, scalars, data) for name, problem in sizes.items() for data in ("integers", "reals")]
+    cases = [_case(name, problem, scalars, data) for name, problem in sizes.items() for data in ("integers", "reals")]
     middle = sizes["several tiles and a rest"]
     split = {**middle, "parts": 3} if layout.in_parts else middle
     if layout.in_parts:
-        found += [_case("in parts", split, scalars, data) for data in ("integers", "reals")]
-        found.append(_case("more parts than loads", {**sizes["one element"], "parts": 3}, scalars, "integers"))
-    found.append(_case("extremes of the type", split, scalars, "extremes"))
+        cases += [_case("in parts", split, scalars, data) for data in ("integers", "reals")]
+        cases.append(_case("more parts than loads", {**sizes["one element"], "parts": 3}, scalars, "integers"))
+    cases.append(_case("extremes of the type", split, scalars, "extremes"))
     if plan.arithmetic.operation in EXTREMA and not plan.arithmetic.prologue:
-        found += [_case(f"{EXTREMUM} {place}, several tiles", split, scalars, "integers") for place in EXTREMUM_PLACES]
+        cases += [_case(f"{EXTREMUM} {place}, several tiles", split, scalars, "integers") for place in EXTREMUM_PLACES]
     if plan.arithmetic.stored in FLOATS:
-        found.append(_case("not-a-numbers and infinities", split, scalars, "nonfinite"))
-        found += _adverse_cases(plan, list(sizes.values()), scalars)
+        cases.append(_case("not-a-numbers and infinities", split, scalars, "nonfinite"))
+        cases += _adverse_cases(plan, list(sizes.values()), scalars)
     strides = [dimension.name for dimension in plan.sequence.dimensions if dimension.name.endswith("_stride")]
     if strides:
-        found.append(_case("padded strides", _spread(plan, layout, middle), scalars, "reals"))
-        found.append(_case("negative strides", {**middle, **{name: -middle[name] for name in strides}}, scalars, "reals"))
+        cases.append(_case("padded strides", _spread(plan, layout, middle), scalars, "reals"))
+        cases.append(_case("negative strides", {**middle, **{name: -middle[name] for name in strides}}, scalars, "reals"))
         for name in strides:
-            found.append(_case(f"broadcast along {name.removesuffix('_stride')}", {**middle, name: 0}, scalars, "integers"))
+            cases.append(_case(f"broadcast along {name.removesuffix('_stride')}", {**middle, name: 0}, scalars, "integers"))
     if len(layout.kept) > 1:
         steps, step = {}, 1
         for name in layout.kept:
             steps[f"{name}_y"], step = step, step * middle[name]
-        found.append(_case("results in another order", {**split, **steps}, scalars, "reals"))
+        cases.append(_case("results in another order", {**split, **steps}, scalars, "reals"))
     offsets = {array.name: plan.spec.alignment if array.name == "X" else 1 for array in plan.sequence.arrays if array.role != "workspace"}
-    found.append(_case("least aligned pointers", split, scalars, "reals", offsets=offsets))
+    cases.append(_case("least aligned pointers", split, scalars, "reals", offsets=offsets))
     if layout.name == "flat_tiles":
-        found.append(_case("all within a vector", sizes["one element"], scalars, "integers", offsets=offsets))
+        cases.append(_case("all within a vector", sizes["one element"], scalars, "integers", offsets=offsets))
     for name in layout.kept[-1:] + (() if plan.arithmetic.rejects_nothing else layout.reduced[:1]):
-        found.append(_case(f"no element along {name}", {**split, name: 0}, scalars, "integers"))
-    return found
+        cases.append(_case(f"no element along {name}", {**split, name: 0}, scalars, "integers"))
+    return cases
 
 
 def _adverse_cases(plan: ReductionPlan, problems: list[dict[str, int]], scalars: dict[str, float]) -> list[Case]:
@@ -156,10 +156,10 @@ def _tensor_sizes(plan: ReductionPlan, layout: TensorLayout) -> dict[str, dict[s
 
     def shaped(inner: int, reduced: int = 0) -> dict[str, int]:
         """``reduced``: approximate number of elements for a result, along the last axis but one."""
-        found = {**outer, layout.inner: _multiple(max(1, inner), width)}
+        extents = {**outer, layout.inner: _multiple(max(1, inner), width)}
         if reduced:
-            found[layout.reduced[-1]] = max(1, reduced // (3 * 2 ** (len(layout.reduced) - 2)) if len(layout.reduced) > 1 else reduced)
-        return found
+            extents[layout.reduced[-1]] = max(1, reduced // (3 * 2 ** (len(layout.reduced) - 2)) if len(layout.reduced) > 1 else reduced)
+        return extents
 
     if layout.name == "tensor_rows":
         step = layout.lanes * vector

@@ -169,12 +169,12 @@ def _steps(plan: ReductionPlan) -> tuple[TreeStep, ...]:
     if isinstance(layout, LaneLayout):
         return tuple(_shuffle(distance, layout.lanes, range(plan.threads)) for distance in _halves(layout.lanes))
     if isinstance(layout, ColumnLayout):
-        found = []
+        steps = []
         for half in _halves(layout.row_threads):
             apart = half * layout.lanes
             pairs = tuple((thread, thread + apart) for thread in range(apart))
-            found.append(TreeStep(f"distance {apart}", pairs, tuple(range(apart)), None, "__syncthreads()"))
-        return tuple(found)
+            steps.append(TreeStep(f"distance {apart}", pairs, tuple(range(apart)), None, "__syncthreads()"))
+        return tuple(steps)
     if layout.tree == "shuffle":
         return _shuffle_tree(plan.threads)
     return _tree(layout.tree, plan.threads, plan.arithmetic.state_bytes, bool(plan.arithmetic.fields))

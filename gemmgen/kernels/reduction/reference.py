@@ -55,14 +55,14 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
         kept: dict[str, Tracked] = {}
         elements = apply_steps(a.prologue, elements, partial(_of_elements, plan, case, arrays), _coordinates(plan, lines.shape), kept)
         depth = path_length(plan, problem)
-        found: dict[str, Expected] = {}
+        results: dict[str, Expected] = {}
         for store in a.element_stores:
             value, bound = stored_output(store, spread(kept[store.name], lines.shape), arrays[store.name])
             own = arrays[store.name].shape
-            found[store.name] = Expected(value.reshape(own), bound.reshape(own))
+            results[store.name] = Expected(value.reshape(own), bound.reshape(own))
         if a.state == "moments":
             mean, variance = _moments(elements, depth, plan)
-            return found | {name: _expected(plan, value, shape) for name, value in (("mean", mean), ("variance", variance))}
+            return results | {name: _expected(plan, value, shape) for name, value in (("mean", mean), ("variance", variance))}
         result = _reduced(plan, elements, depth)
         result = _finished(plan, result, plan.extents(problem)[1])
 
@@ -75,12 +75,12 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
 
         outputs: dict[str, Tracked] = {}
         result = apply_steps(a.epilogue, result, read, outputs=outputs)
-        found["Y"] = _expected(plan, result, shape)
+        results["Y"] = _expected(plan, result, shape)
         for store in a.result_stores:
             stored, bound = stored_output(store, spread(outputs[store.name], result.value.shape), arrays[store.name])
             own = shape if store.output.reduce is None else stored.shape
-            found[store.name] = Expected(stored.reshape(own), bound.reshape(own))
-        return found
+            results[store.name] = Expected(stored.reshape(own), bound.reshape(own))
+        return results
 
 
 def _of_elements(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array], access: Access) -> Array:

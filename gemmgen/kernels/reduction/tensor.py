@@ -201,13 +201,13 @@ class TensorLayout:
     @property
     def typical_extents(self) -> dict[str, int]:
         """Extents of a tensor of some million elements, if none are given."""
-        found = dict.fromkeys(self.axes, 4)
+        extents = dict.fromkeys(self.axes, 4)
         if self.name == "flat_rows":
             return {"k0": 1 << 20, "r0": self.choice.longest - 1}
         if self.name == "flat_columns":
-            return found | {"r0": 1 << 20, self.inner: 7}
+            return extents | {"r0": 1 << 20, self.inner: 7}
         between = self.axes[-2:-1]
-        return found | dict.fromkeys(between, 1 << 10) | {self.inner: 1 << 12}
+        return extents | dict.fromkeys(between, 1 << 10) | {self.inner: 1 << 12}
 
     def dimensions(self, rejects_nothing: bool, counts: bool) -> tuple[tuple[Dimension, ...], tuple[Constraint, ...]]:
         """Extents and strides of X, strides of the results, and their constraints.

@@ -120,13 +120,13 @@ def tensor_of(kept: Iterable[Axis], reduced: Iterable[Axis], in_order: bool) -> 
         return sorted(axes, key=lambda axis: -abs(axis.stride) if axis.stride else -math.inf)
 
     def shown(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        found: list[Axis] = []
+        merged: list[Axis] = []
         for axis in axes:
             if axis.extent == 1:
                 continue
-            one = found[-1].joined(axis) if found and axis.extent and found[-1].extent else None
-            found[-1:] = [one] if one is not None else [*found[-1:], axis]
-        return tuple(found)
+            one = merged[-1].joined(axis) if merged and axis.extent and merged[-1].extent else None
+            merged[-1:] = [one] if one is not None else [*merged[-1:], axis]
+        return tuple(merged)
 
     return Tensor(shown(sorted_axes(kept)), shown(list(reduced) if in_order else sorted_axes(reduced)))
 
@@ -244,16 +244,16 @@ def _division(units: int, results: int, load_bytes: int, types: Arithmetic, mult
     few = results < FEW_RESULTS * multiprocessors
     most = power_of_two(ceil_div(RESIDENT_THREADS * multiprocessors, max(results, 1))) if few else THREADS * 2
     least = min(THREADS * 2, power_of_two(ceil_div(units, MOST_LOADS)))
-    found: list[tuple[int, bool, int, int]] = []
+    divisions: list[tuple[int, bool, int, int]] = []
     for sharing in (4, 8, 16, 32, 64, 128, 256, 512, 1024):
         for unroll in (8, 4, 2, 1):
             enough = sharing * unroll >= wanted and sharing >= min(least, most)
             if enough and sharing <= max(most, WARP_THREADS) and (unroll == 1 or sharing * (unroll // 2) < units):
                 turns = ceil_div(units, sharing * unroll)
-                found.append((sharing * turns * (unroll + 1), sharing > WARP_THREADS, -unroll * sharing, sharing))
-    if not found:
+                divisions.append((sharing * turns * (unroll + 1), sharing > WARP_THREADS, -unroll * sharing, sharing))
+    if not divisions:
         return None
-    *_, in_flight, sharing = min(found)
+    *_, in_flight, sharing = min(divisions)
     return sharing, -in_flight // sharing
 
 
@@ -268,13 +268,13 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     vector = widest(full, (alignment // size, inner.extent, *strides)) if inner.stride == 1 else 1
     packed = inner.stride == 1 and len(reduced) == 1 and reduced[0].stride == inner.extent and count > 1
     if packed and not types.has_index and not wide and count * inner.extent <= MAX_COUNTED:
-        found = _flat_columns(kept, reduced, types, vector, full, multiprocessors)
-        if found is not None:
-            return found
+        columns_walk = _flat_columns(kept, reduced, types, vector, full, multiprocessors)
+        if columns_walk is not None:
+            return columns_walk
     if packed and not wide:
-        found = _flat_tiles(kept, reduced, types, vector, full, multiprocessors)
-        if found is not None:
-            return found
+        columns_walk = _flat_tiles(kept, reduced, types, vector, full, multiprocessors)
+        if columns_walk is not None:
+            return columns_walk
     vector = _within_registers(vector, types)
     vectors = ceil_div(max(inner.extent, 1), vector)
     groups = min(THREADS, power_of_two(count // 4 + 1) // 2 or 1)
@@ -314,7 +314,7 @@ def _flat_columns(
     if columns > MAX_FLAT_COLUMNS or (aligned == full and columns >= 32 * full) or rows * columns < 4096:
         return None
     outer = math.prod(axis.extent for axis in kept[:-1])
-    found: list[tuple[float, int, int, int]] = []
+    choices: list[tuple[float, int, int, int]] = []
     for threads in range(384, 1025, 32):
         vector = full
         while vector > 1 and threads * vector * types.state_bytes > SHARED_BYTES:
@@ -322,10 +322,10 @@ def _flat_columns(
         period = columns // math.gcd(columns, vector)
         if columns <= threads and threads * vector * types.state_bytes <= SHARED_BYTES:
             busy = round(20 * (threads // period * period) / threads) / 20
-            found.append((busy * vector, -abs(threads - FLAT_COLUMN_THREADS), threads, vector))
-    if not found:
+            choices.append((busy * vector, -abs(threads - FLAT_COLUMN_THREADS), threads, vector))
+    if not choices:
         return None
-    elements, _, threads, vector = max(found)
+    elements, _, threads, vector = max(choices)
     if elements < full / 4:
         return None
     period = columns // math.gcd(columns, vector)

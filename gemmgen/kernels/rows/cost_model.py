@@ -32,13 +32,13 @@ def fetches(plan: RowsPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     """Matrices once where they are held, else in each pass that reads them; results once."""
     elements = problem["m"] * problem["n"]
     steps = [step for step in plan.body if not isinstance(step, str)] if plan.statements else []
-    found = []
+    reads = []
     for matrix in plan.matrices:
         again = 2.0 if plan.program.selects else float(sum(matrix.name in step.matrices for step in steps))
         times = 1.0 if plan.held or plan.prefix is not None else again
-        found.append(Fetch(matrix.name, float(elements * matrix.element_bytes), times))
+        reads.append(Fetch(matrix.name, float(elements * matrix.element_bytes), times))
     written = ((matrix.name, float(problem["m"] * problem[matrix.columns] * matrix.element_bytes)) for matrix in plan.outputs)
-    return (*found, *(Fetch(name, size, 1.0) for name, size in written))
+    return (*reads, *(Fetch(name, size, 1.0) for name, size in written))
 
 
 def executed_operations(plan: RowsPlan, problem: Mapping[str, int]) -> float:
@@ -53,7 +53,7 @@ def work(plan: RowsPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     written = sum(one.moved for one in fetches(plan, problem)[len(plan.matrices) :])
     blocks = _blocks(plan, 0, problem)
     words = plan.held * plan.vector * sum(matrix.element_bytes for matrix in plan.matrices) // 4
-    found = [
+    works = [
         Work(
             blocks=blocks,
             threads=plan.threads,
@@ -73,7 +73,7 @@ def work(plan: RowsPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     if plan.sums:
         partial = float(plan.sequence.workspace_bytes.evaluate(problem))
         columns = _blocks(plan, 1, problem)
-        found.append(
+        works.append(
             Work(
                 blocks=columns,
                 threads=SUMMING_LANES * SUMMING_LANES,
@@ -91,7 +91,7 @@ def work(plan: RowsPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
                 follows=True,
             )
         )
-    return tuple(found)
+    return tuple(works)
 
 
 def _blocks(plan: RowsPlan, launch: int, problem: Mapping[str, int]) -> int:

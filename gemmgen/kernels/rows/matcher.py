@@ -58,8 +58,8 @@ class RowsRequest(Request):
     @property
     def weight(self) -> str | None:
         """Type of the factors for columns; None without any."""
-        found = self.arrays.get("weight")
-        return None if found is None else found.type
+        layout = self.arrays.get("weight")
+        return None if layout is None else layout.type
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -107,8 +107,8 @@ class RowsRequest(Request):
         bias = "bias" if self.program.vectors[1:] or "dbias" in self.arrays else ""
         whole = self.vector == 16 // self.first.element_bytes
         residual = "residual" if "residual" in self.arrays else ""
-        found = (self.operation, self.first.type, named, bias, residual, "" if whole else "unaligned")
-        return (*found, "smallest" if self.smallest else "", f"k={self.selected}" if self.program.selects else "")
+        words = (self.operation, self.first.type, named, bias, residual, "" if whole else "unaligned")
+        return (*words, "smallest" if self.smallest else "", f"k={self.selected}" if self.program.selects else "")
 
 
 def numbers(request: RowsRequest) -> dict[str, Any]:

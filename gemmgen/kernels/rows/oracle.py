@@ -43,34 +43,34 @@ def cases(plan: RowsPlan) -> list[Case]:
         "one element": step,
     }
     rows = {"one row": 1, "rows of several blocks": 2 * plan.rows + 1}
-    found = [
+    all_cases = [
         Case(f"{name}, {count}", packed_problem(plan, (m, n)), _numbers(plan), data)
         for (name, n), (count, m), data in _pairs(lengths, rows)
     ]
     middle = (2 * plan.rows + 1, min(max(most // 2 // step, 1) * step, 517 // step * step))
     problem = packed_problem(plan, middle)
-    found += [Case(name, problem, _numbers(plan), "reals") for name in (SHIFTED, EQUAL, WIDE, SMALL)]
-    found.append(Case("not-a-numbers and infinities", problem, _numbers(plan), "nonfinite"))
+    all_cases += [Case(name, problem, _numbers(plan), "reals") for name in (SHIFTED, EQUAL, WIDE, SMALL)]
+    all_cases.append(Case("not-a-numbers and infinities", problem, _numbers(plan), "nonfinite"))
     every = (*plan.matrices, *plan.outputs)
     padded = {
         matrix.leading_dimension: problem[matrix.leading_dimension] + (index + 1) * matrix.alignment for index, matrix in enumerate(every)
     }
-    found.append(Case("padded leading dimensions", problem | padded, _numbers(plan), "reals"))
+    all_cases.append(Case("padded leading dimensions", problem | padded, _numbers(plan), "reals"))
     offsets = {matrix.name: matrix.alignment for matrix in every}
-    found.append(Case("least aligned pointers", problem, _numbers(plan), "reals", offsets=offsets))
+    all_cases.append(Case("least aligned pointers", problem, _numbers(plan), "reals", offsets=offsets))
     if plan.sums:
         many = (plan.rows * plan.spec.blocks + 3, step)
-        found.append(Case("more rows than blocks", packed_problem(plan, many), _numbers(plan), "reals"))
-    found += [Case(f"{m} x {n}", packed_problem(plan, (m, n)), _numbers(plan), "integers") for m, n in ((0, step), (3, 0))]
-    return found
+        all_cases.append(Case("more rows than blocks", packed_problem(plan, many), _numbers(plan), "reals"))
+    all_cases += [Case(f"{m} x {n}", packed_problem(plan, (m, n)), _numbers(plan), "integers") for m, n in ((0, step), (3, 0))]
+    return all_cases
 
 
 def _pairs(lengths: Mapping[str, int], rows: Mapping[str, int]) -> list[Any]:
     """Each length with a number of rows and kind of data, and with others for the longest row."""
     data: tuple[Any, ...] = ("integers", "reals")
-    found = [(length, list(rows.items())[index % 2], data[index % 2]) for index, length in enumerate(lengths.items())]
+    pairs = [(length, list(rows.items())[index % 2], data[index % 2]) for index, length in enumerate(lengths.items())]
     longest = ("the longest row", lengths["the longest row"])
-    return [*found, (longest, ("rows of several blocks", rows["rows of several blocks"]), "integers")]
+    return [*pairs, (longest, ("rows of several blocks", rows["rows of several blocks"]), "integers")]
 
 
 def _numbers(plan: RowsPlan) -> dict[str, float]:
@@ -117,9 +117,9 @@ def reference(plan: RowsPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
     with np.errstate(all="ignore"):
         for statement in plan.statements:
             names[statement.name] = _combined(plan, statement, evaluate(statement.tree, names, ACCURACY[plan.type]), problem)
-        found = {matrix.name: _stored(names[matrix.name], plan.type, arrays[matrix.name].shape) for matrix in plan.outputs}
-        found |= {name: _stored(names[name], plan.weight_type, (columns,)) for name in plan.sums}
-    return found
+        expected = {matrix.name: _stored(names[matrix.name], plan.type, arrays[matrix.name].shape) for matrix in plan.outputs}
+        expected |= {name: _stored(names[name], plan.weight_type, (columns,)) for name in plan.sums}
+    return expected
 
 
 def _combined(plan: RowsPlan, statement: Statement, terms: Tracked, problem: Mapping[str, int]) -> Tracked:

@@ -212,12 +212,12 @@ class RowsPlan(KernelPlan[RowsSpec]):
     @cached_property
     def body(self) -> tuple[Pass | str, ...]:
         """Passes along a row, and CUDA statements on its values between them, in order; the last pass writes the outputs."""
-        found: list[Pass | str] = []
+        parts: list[Pass | str] = []
         pending: list[Statement] = []
 
         def flush() -> None:
             if pending:
-                found.append(self._pass(tuple(pending)))
+                parts.append(self._pass(tuple(pending)))
                 pending.clear()
 
         for one in self.statements:
@@ -227,12 +227,12 @@ class RowsPlan(KernelPlan[RowsSpec]):
                 pending.append(one)
             elif not one.by_element and one.combination != "column_sum":
                 flush()
-                found.append(f"const float {one.name} = {self._writer().text(one.tree)};")
+                parts.append(f"const float {one.name} = {self._writer().text(one.tree)};")
         flush()
         prefix = self.prefix
         last = tuple(one for one in self.statements if one.name in (*self.program.outputs, *self.sums))
-        found.append(self._pass(last, apart=prefix))
-        return tuple(found)
+        parts.append(self._pass(last, apart=prefix))
+        return tuple(parts)
 
     @property
     def prefix_pass(self) -> Pass:
@@ -272,14 +272,14 @@ class RowsPlan(KernelPlan[RowsSpec]):
     def _needs(self, statement: Statement) -> frozenset[str]:
         """Names that a statement needs for an element, through values of elements, which are computed again in each pass."""
         known = {one.name: one for one in self.statements}
-        found: set[str] = set()
+        names: set[str] = set()
         waiting = set(statement.names)
         while waiting:
             name = waiting.pop()
-            found.add(name)
+            names.add(name)
             if name in known and known[name].by_element and not known[name].combination:
-                waiting |= known[name].names - found
-        return frozenset(found)
+                waiting |= known[name].names - names
+        return frozenset(names)
 
     def _pass(self, statements: tuple[Statement, ...], apart: Statement | None = None) -> Pass:
         """A pass for some statements; ``apart``: a prefix whose values are there."""
@@ -316,7 +316,7 @@ def typed_statements(assignments: Sequence[Assignment], given: Program) -> tuple
     """Assignments with their types, and whether there is a value of each for every element."""
     elements = {*given.matrices, *given.vectors}
     kinds: dict[str, DataType] = dict.fromkeys((*given.matrices, *given.vectors, *given.numbers, COLUMNS), "f32")
-    found = []
+    statements = []
     for one in assignments:
         tree = typed(one.text, kinds, "f32")
         reads = any(node.name in elements for node in tree.walk())
@@ -324,8 +324,8 @@ def typed_statements(assignments: Sequence[Assignment], given: Program) -> tuple
         if by_element:
             elements.add(one.name)
         kinds[one.name] = "f32"
-        found.append(Statement(one.name, one.combination, tree, by_element))
-    return tuple(found)
+        statements.append(Statement(one.name, one.combination, tree, by_element))
+    return tuple(statements)
 
 
 def plan_rows(spec: RowsSpec, architecture: Architecture) -> RowsPlan:
@@ -367,33 +367,33 @@ def output_matrix(name: str, made: Program, alignment: int, kind: DataType) -> M
 
 def _reasons(spec: RowsSpec) -> list[Reason]:
     """Every reason against the fields of a spec."""
-    found = []
+    reasons = []
     norm, gradient = spec.operation in NORMS, spec.operation in GRADIENTS_OF_NORMS
     widest = 16 // ELEMENTS[spec.input].bytes
     if spec.vector > widest:
-        found.append(Reason("vector", "vector", f"{spec.vector} elements of {spec.input}", f"at most {widest}: one access of 16 bytes"))
+        reasons.append(Reason("vector", "vector", f"{spec.vector} elements of {spec.input}", f"at most {widest}: one access of 16 bytes"))
     if spec.weight is not None and not (norm or gradient):
-        found.append(Reason("operands", "weight", f"a weight of {spec.operation}", "rms_norm, layer_norm or their gradients"))
+        reasons.append(Reason("operands", "weight", f"a weight of {spec.operation}", "rms_norm, layer_norm or their gradients"))
     if spec.weight not in (None, "f32", spec.input):
-        found.append(Reason("operands", "weight", f"{spec.weight} beside {spec.input}", f"f32 or {spec.input}"))
+        reasons.append(Reason("operands", "weight", f"{spec.weight} beside {spec.input}", f"f32 or {spec.input}"))
     if spec.bias and not spec.operation.startswith("layer_norm"):
-        found.append(Reason("operands", "bias", f"a bias of {spec.operation}", "layer_norm or its gradient"))
+        reasons.append(Reason("operands", "bias", f"a bias of {spec.operation}", "layer_norm or its gradient"))
     if spec.residual and not norm:
-        found.append(Reason("operands", "residual", f"a residual of {spec.operation}", "rms_norm or layer_norm"))
+        reasons.append(Reason("operands", "residual", f"a residual of {spec.operation}", "rms_norm or layer_norm"))
     selects = spec.operation == "topk"
     if spec.smallest and not selects:
-        found.append(Reason("operands", "smallest", f"the smallest elements of {spec.operation}", "topk"))
+        reasons.append(Reason("operands", "smallest", f"the smallest elements of {spec.operation}", "topk"))
     if selects and spec.lanes < WARP_THREADS:
-        found.append(Reason("lanes", "lanes", str(spec.lanes), f"at least {WARP_THREADS} with topk: warps rank the elements of a row"))
+        reasons.append(Reason("lanes", "lanes", str(spec.lanes), f"at least {WARP_THREADS} with topk: warps rank the elements of a row"))
     if selects and not spec.held and spec.lanes < 2 * MAX_SELECTED:
         need = f"at least {2 * MAX_SELECTED} with topk and held: 0: the first element of each thread bounds the others"
-        found.append(Reason("lanes", "lanes", str(spec.lanes), need))
+        reasons.append(Reason("lanes", "lanes", str(spec.lanes), need))
     summed = gradient and (spec.weight is not None or spec.bias)
     if summed and not (spec.aligned and 0 < spec.held * spec.vector <= MAX_SUMMED_ELEMENTS):
         got = f"{spec.held} vectors of {spec.vector} elements{'' if spec.aligned else ' at any address'}"
         need = f"from 1 to {MAX_SUMMED_ELEMENTS} elements of a thread, aligned: each is summed over rows in a register"
-        found.append(Reason("accumulators", "held", got, need, "more lanes, or a gradient without weight and bias"))
-    return found
+        reasons.append(Reason("accumulators", "held", got, need, "more lanes, or a gradient without weight and bias"))
+    return reasons
 
 
 def _sequence(name: str, spec: RowsSpec, made: Program, matrices: Sequence[Matrix], outputs: Sequence[Matrix]) -> LaunchSequence:

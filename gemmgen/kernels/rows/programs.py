@@ -32,9 +32,9 @@ class Assignment:
     @classmethod
     def read(cls, line: str) -> Assignment:
         """The assignment that a line states."""
-        found = _ASSIGNMENT.fullmatch(line)
-        assert found is not None, line
-        name, combination, argument, plain = found.groups()
+        match = _ASSIGNMENT.fullmatch(line)
+        assert match is not None, line
+        name, combination, argument, plain = match.groups()
         return cls(name, cast("Combination", combination or ""), argument or plain)
 
 

@@ -25,20 +25,20 @@ def cases(plan: RowsPlan) -> list[Case]:
     lengths = [step, min(lanes, most), max(min(lanes, most) - step, step), min(lanes + 3 * step, most), most]
     counts = [1, 2, 7, 33, MAX_SELECTED]
     rows = (1, 2 * plan.rows + 1)
-    found = [_case(plan, f"{n} columns", rows[index % 2], n, counts[-1 - index], "reals") for index, n in enumerate(lengths)]
-    found += [_case(plan, f"{n} columns, k = {k}", rows[1], n, k, "integers") for n, k in zip(lengths, counts, strict=True)]
-    found.append(_case(plan, "all elements", rows[1], min(MAX_SELECTED // step * step or step, most), MAX_SELECTED, "integers"))
+    all_cases = [_case(plan, f"{n} columns", rows[index % 2], n, counts[-1 - index], "reals") for index, n in enumerate(lengths)]
+    all_cases += [_case(plan, f"{n} columns, k = {k}", rows[1], n, k, "integers") for n, k in zip(lengths, counts, strict=True)]
+    all_cases.append(_case(plan, "all elements", rows[1], min(MAX_SELECTED // step * step or step, most), MAX_SELECTED, "integers"))
     middle = max(min(most, CANDIDATES * 3) // step * step, step)
-    found += [_case(plan, name, rows[1], middle, k, "reals") for name, k in ((EQUAL, 5), (EQUAL, MAX_SELECTED), (FEW_VALUES, 20))]
-    found += [_case(plan, name, rows[1], middle, k, "reals") for name, k in ((RISING, MAX_SELECTED), (ZEROS, 12))]
-    found.append(_case(plan, "not-a-numbers and infinities", rows[1], middle, 40, "nonfinite"))
-    problem = dict(found[-1].dimensions)
+    all_cases += [_case(plan, name, rows[1], middle, k, "reals") for name, k in ((EQUAL, 5), (EQUAL, MAX_SELECTED), (FEW_VALUES, 20))]
+    all_cases += [_case(plan, name, rows[1], middle, k, "reals") for name, k in ((RISING, MAX_SELECTED), (ZEROS, 12))]
+    all_cases.append(_case(plan, "not-a-numbers and infinities", rows[1], middle, 40, "nonfinite"))
+    problem = dict(all_cases[-1].dimensions)
     every = (*plan.matrices, *plan.outputs)
     gaps = {one.leading_dimension: problem[one.leading_dimension] + (index + 1) * one.alignment for index, one in enumerate(every)}
-    found.append(Case("padded leading dimensions", problem | gaps, {}, "reals"))
-    found.append(Case("least aligned pointers", problem, {}, "reals", offsets={one.name: one.alignment for one in every}))
-    found.append(Case("no rows", packed_problem(plan, (0, step)), {}, "integers"))
-    return found
+    all_cases.append(Case("padded leading dimensions", problem | gaps, {}, "reals"))
+    all_cases.append(Case("least aligned pointers", problem, {}, "reals", offsets={one.name: one.alignment for one in every}))
+    all_cases.append(Case("no rows", packed_problem(plan, (0, step)), {}, "integers"))
+    return all_cases
 
 
 def _case(plan: RowsPlan, name: str, rows: int, columns: int, selected: int, data: Any) -> Case:
@@ -76,5 +76,5 @@ def reference(plan: RowsPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
     if not plan.spec.smallest:
         order = x.shape[1] - 1 - np.argsort(x[:, ::-1], axis=1, kind="stable")[:, ::-1]
     columns = order[:, : case.dimensions["k"]]
-    found = np.take_along_axis(x, columns, axis=1)
-    return {"values": Expected(found, signed_zeros=True), "indices": Expected(columns.astype(np.int64))}
+    chosen = np.take_along_axis(x, columns, axis=1)
+    return {"values": Expected(chosen, signed_zeros=True), "indices": Expected(columns.astype(np.int64))}

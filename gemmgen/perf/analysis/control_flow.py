@@ -107,14 +107,14 @@ def _edges(function: Sequence[Instruction], blocks: Sequence[range]) -> list[lis
 
 
 def _reach(edges: Sequence[Sequence[int]], roots: Sequence[int]) -> set[int]:
-    found = set(roots)
+    reached = set(roots)
     waiting = list(roots)
     while waiting:
         for follower in edges[waiting.pop()]:
-            if follower not in found:
-                found.add(follower)
+            if follower not in reached:
+                reached.add(follower)
                 waiting.append(follower)
-    return found
+    return reached
 
 
 def _loops_within(
@@ -146,7 +146,7 @@ def _components(edges: Sequence[Sequence[int]], among: set[int]) -> list[list[in
     low: dict[int, int] = {}
     stack: list[int] = []
     on_stack: set[int] = set()
-    found: list[list[int]] = []
+    components: list[list[int]] = []
     for root in sorted(among):
         if root in order:
             continue
@@ -173,5 +173,5 @@ def _components(edges: Sequence[Sequence[int]], among: set[int]) -> list[list[in
                     component = stack[stack.index(block) :]
                     del stack[stack.index(block) :]
                     on_stack -= set(component)
-                    found.append(sorted(component))
-    return found
+                    components.append(sorted(component))
+    return components

@@ -27,7 +27,7 @@ def load_distances(body: Sequence[Instruction], mnemonic: str) -> list[int]:
     """For each load of that kind (LDG, LDS) in a loop's ``body``, the fewest instructions on any path from it to one that reads
     its result, this time round or the next. A load whose result nothing in the loop reads is left out."""
     follows = successors(body)
-    found = []
+    distances = []
     for place, load in enumerate(body):
         result = load.register(0)
         if load.mnemonic != mnemonic or result is None:
@@ -35,8 +35,8 @@ def load_distances(body: Sequence[Instruction], mnemonic: str) -> list[int]:
         registers = max(1, (access_bytes(load) or _REGISTER_BYTES) // _REGISTER_BYTES)
         distance = _first_use(body, follows, place, frozenset(range(result[0], result[0] + registers)))
         if distance is not None:
-            found.append(distance)
-    return found
+            distances.append(distance)
+    return distances
 
 
 def _first_use(body: Sequence[Instruction], follows: Sequence[Sequence[int]], place: int, loaded: frozenset[int]) -> int | None:
@@ -61,14 +61,14 @@ def _first_use(body: Sequence[Instruction], follows: Sequence[Sequence[int]], pl
 def _reads(instruction: Instruction) -> set[int]:
     """The numbers of the registers that an instruction reads; only the first where an operand of a matrix product has several."""
     operands = instruction.operands if instruction.mnemonic in _WITHOUT_RESULT else instruction.operands[1:]
-    found: set[int] = set()
+    registers: set[int] = set()
     for position, operand in enumerate(operands):
         for number, modifiers in _REGISTER.findall(operand):
             count = 2 if ".64" in modifiers else 1
             if instruction.mnemonic in _STORES and position == len(operands) - 1 and "[" not in operand:
                 count = max(1, (access_bytes(instruction) or _REGISTER_BYTES) // _REGISTER_BYTES)
-            found.update(range(int(number), int(number) + count))
-    return found
+            registers.update(range(int(number), int(number) + count))
+    return registers
 
 
 def _writes(instruction: Instruction) -> set[int]:

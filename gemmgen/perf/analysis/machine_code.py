@@ -129,7 +129,7 @@ def _kernel_code(entry: str, body: Sequence[Instruction], architecture: Architec
     main = None
     if chosen is not None:
         banks = register_banks(chosen.instructions, architecture)
-        distances = {name: min(found) for name in ("LDG", "LDS") if (found := load_distances(chosen.instructions, name))}
+        distances = {name: min(of_name) for name in ("LDG", "LDS") if (of_name := load_distances(chosen.instructions, name))}
         main = MainLoop(chosen, count_mix(chosen.instructions), banks, ffma_cycles(architecture), distances)
     spilled = sum(any("spill" in note.lower() for note in instruction.notes) for instruction in body)
     return KernelCode(entry, count_mix(body), loops, main, rule_is_known(architecture), spilled)

@@ -133,10 +133,10 @@ def _operand_reads(instruction: Instruction, kept: dict[int, int]) -> list[Opera
     """The operands of one instruction; ``kept`` is the content of each place before the instruction, and afterwards after it."""
     reads = []
     for place in _SOURCES if instruction_class(instruction) in _ARITHMETIC else ():
-        found = instruction.register(place)
-        if found is None:
+        register = instruction.register(place)
+        if register is None:
             continue
-        number, keeps = found
+        number, keeps = register
         reads.append(OperandRead(place, number, keeps, kept.get(place) == number))
         if keeps:
             kept[place] = number

@@ -89,11 +89,11 @@ def one_more_block(kernel: Residency, architecture: Architecture) -> MoreBlocks:
 
 def residencies(plan: KernelPlan, binary: Binary) -> list[Residency]:
     """Every kernel of the plan's sequence, once, on the binary's architecture, which must be the plan's."""
-    found: dict[str, Residency] = {}
+    by_entry: dict[str, Residency] = {}
     for launch in plan.sequence.launches:
         used = binary.resources[launch.entry]
         # Memory that a launch requests by a formula over the problem is counted at the plan's own figure.
         dynamic = plan.dynamic_shared_bytes if launch.dynamic_shared_bytes.names else launch.dynamic_shared_bytes.evaluate({})
         fits = occupancy(plan.architecture, launch.threads, used.registers, used.static_shared_bytes + dynamic)
-        found[launch.entry] = Residency(launch.entry, binary.architecture, launch.threads, used, dynamic, fits)
-    return list(found.values())
+        by_entry[launch.entry] = Residency(launch.entry, binary.architecture, launch.threads, used, dynamic, fits)
+    return list(by_entry.values())

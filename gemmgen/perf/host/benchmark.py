@@ -202,17 +202,17 @@ def peers(plan: CpuGemmPlan, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str
     a, b, c = arrays["A"], arrays["B"], arrays["C"]
     if plan.swapped:
         a, b, c = b.T, a.T, c.T
-    found: dict[str, Callable[[], object]] = {f"{blas_name()} (NumPy)": lambda: np.matmul(a, b, out=c)}
+    calls: dict[str, Callable[[], object]] = {f"{blas_name()} (NumPy)": lambda: np.matmul(a, b, out=c)}
     if importlib.util.find_spec("torch") is not None:
         import torch
 
         left, right, out = (torch.from_numpy(array) for array in (a, b, c))
         name = "MKL" if torch.backends.mkl.is_available() else "BLAS"
-        found[f"{name} (torch)"] = lambda: torch.mm(left, right, out=out)
+        calls[f"{name} (torch)"] = lambda: torch.mm(left, right, out=out)
         if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             weights = right.t()
-            found["oneDNN (torch)"] = lambda: torch.ops.mkldnn._linear_pointwise(left, weights, None, "none", [], "")
-    return found
+            calls["oneDNN (torch)"] = lambda: torch.ops.mkldnn._linear_pointwise(left, weights, None, "none", [], "")
+    return calls
 
 
 def blas_name() -> str:

@@ -91,9 +91,9 @@ def inner_loop(text: str) -> InnerLoop | None:
         for start, end in spans:
             if any(other != (start, end) and start <= other[0] and other[1] <= end for other in spans):
                 continue
-            found = _counted(name, [code for _, code in instructions[start : end + 1]])
-            if found is not None:
-                loops.append(found)
+            counted = _counted(name, [code for _, code in instructions[start : end + 1]])
+            if counted is not None:
+                loops.append(counted)
     loops = [loop for loop in loops if not loop.function.startswith(_FEW_ROWS)] or loops
     densest = max((loop.fma_share * loop.lanes for loop in loops), default=0.0)
     dense = [loop for loop in loops if loop.fma_share * loop.lanes >= NEAR_THE_DENSEST * densest]

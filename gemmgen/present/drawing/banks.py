@@ -115,13 +115,13 @@ def _shown_lines(layout: SharedLayout) -> list[int]:
     if len(lines) <= ALL_LINES:
         return list(lines)
     touched = {(offset + byte) // LINE_BYTES for offset in layout.access.offsets if offset >= 0 for byte in (0, layout.access.width - 1)}
-    found = sorted(touched)
+    used = sorted(touched)
     for line in lines:
-        if len(found) >= ALL_LINES // 2:
+        if len(used) >= ALL_LINES // 2:
             break
-        if line not in found:
-            found.append(line)
-    return sorted(found)[:MAX_LINES]
+        if line not in used:
+            used.append(line)
+    return sorted(used)[:MAX_LINES]
 
 
 def _draw_lines(canvas: Canvas, layout: SharedLayout, unit: int, left: float, y: float, wide: float) -> float:
@@ -162,12 +162,12 @@ def _background(layout: SharedLayout, offset: int) -> str:
 
 def lanes_by_place(layout: SharedLayout, unit: int) -> dict[int, list[int]]:
     """For each place of ``unit`` bytes, the lanes that access some of it."""
-    found: dict[int, list[int]] = {}
+    lanes: dict[int, list[int]] = {}
     for lane, offset in enumerate(layout.access.offsets):
         if offset >= 0:
             for place in range(offset // unit * unit, offset + layout.access.width, unit):
-                found.setdefault(place, []).append(lane)
-    return found
+                lanes.setdefault(place, []).append(lane)
+    return lanes
 
 
 def lanes_text(lanes: Sequence[int], room: float) -> tuple[str, str]:

@@ -34,13 +34,13 @@ def draw_tree(canvas: Canvas, picture: Tree, top: float) -> float:
 
 def _steps_among_first(picture: Tree) -> list[TreeStep]:
     """The first steps in a row that combine some of the states shown with one another."""
-    found: list[TreeStep] = []
+    steps: list[TreeStep] = []
     for step in picture.steps:
         if any(into != origin and max(into, origin) < SHOWN for into, origin in step.pairs):
-            found.append(step)
-        elif found:
+            steps.append(step)
+        elif steps:
             break
-    return found
+    return steps
 
 
 def _legend(canvas: Canvas, y: float) -> float:

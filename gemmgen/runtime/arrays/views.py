@@ -434,8 +434,8 @@ def _device_of(array: Any, name: str) -> tuple[int, int]:
             raise ValueError("numbers of devices are 32-bit integers from 0 on")
         return device_type, ordinal
 
-    found: tuple[int, int] = _asked(read, f"{name} reports a device that DLPack does not define")
-    return found
+    device: tuple[int, int] = _asked(read, f"{name} reports a device that DLPack does not define")
+    return device
 
 
 def _export(array: Any, arguments: dict[str, Any]) -> Any:

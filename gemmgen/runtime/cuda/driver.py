@@ -85,9 +85,9 @@ class RawFunctions:
 
     def __init__(self, library: Any) -> None:
         def function(name: str, arguments: tuple[Any, ...]) -> Callable[..., int]:
-            found = getattr(library, name)
-            found.restype, found.argtypes = ctypes.c_int, arguments
-            return cast("Callable[..., int]", found)
+            symbol = getattr(library, name)
+            symbol.restype, symbol.argtypes = ctypes.c_int, arguments
+            return cast("Callable[..., int]", symbol)
 
         def newer(name: str, arguments: tuple[Any, ...]) -> Callable[..., int] | None:
             return function(name, arguments) if hasattr(library, name) else None

@@ -179,10 +179,10 @@ class GuardedBuffer:
         """The first ``count`` bytes of the buffer."""
         import numpy as np
 
-        found = np.empty(count, np.uint8)
+        read = np.empty(count, np.uint8)
         if count:
-            call("cuMemcpyDtoH", found.ctypes.data, self.pointer, count)
-        return found
+            call("cuMemcpyDtoH", read.ctypes.data, self.pointer, count)
+        return read
 
     def download(self, storage: Bytes | None) -> list[str]:
         """Reads the buffer into ``storage``; returns a description of writes outside it."""

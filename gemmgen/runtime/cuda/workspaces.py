@@ -100,13 +100,13 @@ class Workspaces:
             return None
         # A handle may come back for another stream while the first one's work still runs; an identifier does not.
         identifier = stream if self._raw.stream_id is None or self._raw.stream_id(stream, address) else cell.value
-        found = self._by_stream.get(identifier)
-        if found is None:
+        workspace = self._by_stream.get(identifier)
+        if workspace is None:
             with self._lock:
-                found = self._by_stream.setdefault(identifier, Workspace())
+                workspace = self._by_stream.setdefault(identifier, Workspace())
                 if len(self._by_stream) > MAX_WORKSPACES:
                     self._drop_oldest()
-        return found
+        return workspace
 
     def _drop_oldest(self) -> None:
         oldest = next(iter(self._by_stream))
@@ -122,5 +122,5 @@ _kept: dict[int, Workspaces] = {}
 
 def workspaces(ordinal: int) -> Workspaces:
     """The workspaces of a device, kept for the life of the process."""
-    found = _kept.get(ordinal)
-    return found if found is not None else _kept.setdefault(ordinal, Workspaces(ordinal))
+    kept = _kept.get(ordinal)
+    return kept if kept is not None else _kept.setdefault(ordinal, Workspaces(ordinal))

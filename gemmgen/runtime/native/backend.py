@@ -39,10 +39,10 @@ class NativeBackend:
 
     def loaded(self, binary: HostBinary, sequence: LaunchSequence) -> LoadedLibrary:
         """The binary in this process."""
-        found = self._loaded.get(binary.digest)
-        if found is None:
-            found = self._loaded.setdefault(binary.digest, LoadedLibrary(binary, sequence))
-        return found
+        library = self._loaded.get(binary.digest)
+        if library is None:
+            library = self._loaded.setdefault(binary.digest, LoadedLibrary(binary, sequence))
+        return library
 
     def run(
         self,

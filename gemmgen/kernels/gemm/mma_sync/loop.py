@@ -474,7 +474,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
     """The loop, or None with the errors added to the outline's reasons; ``unfit``: reasons against the operands' types or layouts."""
     spec, architecture, matrices = outline.spec, outline.architecture, outline.matrices
     tile, split = mainloop.tile, computes_f32(spec)
-    found = [
+    reasons = [
         *mma_sync_reasons(spec, architecture),
         *unfit,
         *shape_reasons(mainloop, matrices, multiplied.element_bytes, architecture),
@@ -487,8 +487,8 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         *double_reasons(spec, mainloop),
         *half_sum_reasons(spec, mainloop, architecture),
     ]
-    outline.reasons += found
-    if found:
+    outline.reasons += reasons
+    if reasons:
         return None
     threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
     operands = []

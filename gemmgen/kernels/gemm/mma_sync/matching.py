@@ -26,22 +26,22 @@ def fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmRequest) -> Fit 
         return "its sums are float16"
     if is_double(spec) != (request.a.type == DOUBLE):
         return "its tiles are for doubles" if is_double(spec) else "its tiles are for smaller types than doubles"
-    found = placed(spec, request)
-    if isinstance(found, str):
-        return found
-    request = found.request
-    if mainloop.fragment_reads == "vectors" and found.result_bytes < MAX_ALIGNMENT:
+    placement = placed(spec, request)
+    if isinstance(placement, str):
+        return placement
+    request = placement.request
+    if mainloop.fragment_reads == "vectors" and placement.result_bytes < MAX_ALIGNMENT:
         # 3270 x 3270 x 14 takes 50 us on an H200 by such warps, 16 by warps that share a tile; 28 x 28 x 28 in a batch of 3174, 18 and 10.
         return "rows of results that are no multiples of 16 bytes are stored faster by other warps"
-    across = found.transpose == "tn" and spec.order == "row_major"
+    across = placement.transpose == "tn" and spec.order == "row_major"
     if request.depths is not None and not (across and spec.decomposition.scheme == "data_parallel"):
         return "values of k that differ take A and B in rows of m and n, and k undivided"
     if request.grouping.gathered or request.depths is not None:
         mainloop = mainloop.model_copy(update={"copies": "cp_async"})
-    unaligned = is_shallow(spec, mainloop, request) and not is_double(spec) and found.result_bytes < MAX_ALIGNMENT
+    unaligned = is_shallow(spec, mainloop, request) and not is_double(spec) and placement.result_bytes < MAX_ALIGNMENT
     turns = unaligned and not request.grouping.scattered and not any(transposing_reasons(spec, mainloop))
     store = "through_shared" if turns else spec.store
-    changes = changes_for(spec, found, truncated=request.precision == "tf32")
+    changes = changes_for(spec, placement, truncated=request.precision == "tf32")
     changes |= {"store": store, "mainloop": with_filled_stages(spec, mainloop, request)}
     return fitted(spec, request, changes | group_changes(request))
 

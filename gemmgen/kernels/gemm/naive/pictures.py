@@ -36,7 +36,7 @@ def _thread_rectangles(plan: NaivePlan, loop: NaiveLoop, threads: Iterable[int])
     merged: dict[tuple[int, ...], list[int]] = {}
     for major, minors in by_major.items():
         merged.setdefault(tuple(minors), []).append(major)
-    found: list[Rectangle] = []
+    rectangles: list[Rectangle] = []
     for columns, rows in merged.items():
-        found += product(rows, columns) if plan.matrix_c.row_major else product(columns, rows)
-    return tuple(found)
+        rectangles += product(rows, columns) if plan.matrix_c.row_major else product(columns, rows)
+    return tuple(rectangles)

@@ -92,13 +92,13 @@ def plan(spec: GemmSpec, mainloop: NaiveMainloop, architecture: Architecture) ->
 
 
 def _combination_reasons(spec: GemmSpec) -> list[Reason]:
-    found = []
+    unfit = []
     if spec.decomposition.scheme != "data_parallel":
         need, hint = "data_parallel for the naive strategy", "it has no tiles along k to divide; the tiled strategy has"
-        found.append(Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need, hint))
+        unfit.append(Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need, hint))
     for reasons in (division_reasons, launch_slices_reasons, invariance_reasons, multiply_add_reasons, direct_store_reasons):
-        found += reasons(spec)
-    return found
+        unfit += reasons(spec)
+    return unfit
 
 
 def _sequence(name: str, outline: Outline, tile: tuple[int, int], epilogue: tuple[Step, ...]) -> LaunchSequence:

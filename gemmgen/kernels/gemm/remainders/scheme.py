@@ -55,11 +55,11 @@ MAX_STRIDE_BITS = 3
 
 def largest_moduli(count: int) -> tuple[int, ...]:
     """The ``count`` largest pairwise coprime numbers up to 256, in descending order."""
-    found: list[int] = []
+    moduli: list[int] = []
     for number in range(256, 1, -1):
-        if len(found) < count and all(math.gcd(number, other) == 1 for other in found):
-            found.append(number)
-    return tuple(found)
+        if len(moduli) < count and all(math.gcd(number, other) == 1 for other in moduli):
+            moduli.append(number)
+    return tuple(moduli)
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,13 @@ class RemainderScheme:
 
     def _parts(self, number: int) -> tuple[float, ...]:
         """A number up to P in parts of few bits; all numbers are cut at the same bits."""
-        found = []
+        addends = []
         low = self.product.bit_length()
         for part in range(PARTS):
             low = max(low - PART_BITS, 0) if part < PARTS - 1 else 0
-            found.append(float(number >> low << low))
+            addends.append(float(number >> low << low))
             number -= number >> low << low
-        return tuple(found)
+        return tuple(addends)
 
 
 SCHEMES = {f"int8x{count}": RemainderScheme(largest_moduli(count)) for count in (14, 15)}
@@ -226,22 +226,22 @@ class RemainderOperand(Factor):
 
 def workspace_parts(scheme: RemainderScheme, operands: tuple[RemainderOperand, RemainderOperand]) -> tuple[WorkspacePart, ...]:
     """The parts of the workspace, in order."""
-    found = []
+    arrays = []
     for operand in operands:
         extent = operand.extent
-        found.append(WorkspacePart(f"lines_{operand.suffix}", "Line", f"16 * {extent}", f"16LL * {extent}"))
+        arrays.append(WorkspacePart(f"lines_{operand.suffix}", "Line", f"16 * {extent}", f"16LL * {extent}"))
         if not operand.k_major:
             chunks = f"ceil_div(k, {MEASURED_K})"
             c_chunks = f"((k + {MEASURED_K - 1}) / {MEASURED_K})"
             name = f"measured_{operand.suffix}"
-            found.append(WorkspacePart(name, "Extremes", f"16 * {extent} * {chunks}", f"16LL * {extent} * {c_chunks}"))
+            arrays.append(WorkspacePart(name, "Extremes", f"16 * {extent} * {chunks}", f"16LL * {extent} * {c_chunks}"))
     tiles = f"4 * ceil_div(m, {JOIN_TILE}) * ceil_div(n, {JOIN_TILE})"
     c_tiles = f"4LL * ((m + {JOIN_TILE - 1}) / {JOIN_TILE}) * ((n + {JOIN_TILE - 1}) / {JOIN_TILE})"
-    found.append(WorkspacePart("marks", "int", tiles, c_tiles))
+    arrays.append(WorkspacePart("marks", "int", tiles, c_tiles))
     for operand in operands:
         size = f"{scheme.planes} * {operand.extent} * round_up(k, {PITCH_BYTES})"
         c_size = f"{scheme.planes}LL * {operand.extent} * pitch_of(k)"
-        found.append(WorkspacePart(f"planes_{operand.suffix}", "unsigned char", size, c_size))
+        arrays.append(WorkspacePart(f"planes_{operand.suffix}", "unsigned char", size, c_size))
     size = f"{scheme.planes} * m * round_up(n, {PITCH_BYTES})"
-    found.append(WorkspacePart("products", "unsigned char", size, f"{scheme.planes}LL * m * pitch_of(n)"))
-    return tuple(found)
+    arrays.append(WorkspacePart("products", "unsigned char", size, f"{scheme.planes}LL * m * pitch_of(n)"))
+    return tuple(arrays)

@@ -21,11 +21,11 @@ from gemmgen.kernels.tiles.indexing import FragmentMap, lane_position
 def pictures(plan: SimtPlan) -> list[Picture]:
     """All pictures, in the order from large to small."""
     loop = plan.loop
-    found: list[Picture] = [_tiles(plan, loop), pipeline(loop.copies, loop.stages), *shares_of_k(plan, loop.tile_k), _fragments(plan, loop)]
+    drawn: list[Picture] = [_tiles(plan, loop), pipeline(loop.copies, loop.stages), *shares_of_k(plan, loop.tile_k), _fragments(plan, loop)]
     orders = _orders(plan, loop)
     if len(orders.orders) > 1:
-        found.append(orders)
-    return [*found, bank_maps(plan, loop)]
+        drawn.append(orders)
+    return [*drawn, bank_maps(plan, loop)]
 
 
 def _positions(fragment: FragmentMap, warp: int, lane: int) -> list[int]:

@@ -19,8 +19,8 @@ def sections(plan: SplitPrecisionPlan) -> list[Section]:
         writer="the kernel that adds them up" + (", and undoes the scales," if planes.scheme.scaled else ""),
         sections=(Section("float32 by planes", _planes(planes, plan.staggered)),),
     )
-    found: list[Section] = product_part(plan, "explain").sections(plan, wording)
-    return found
+    shown: list[Section] = product_part(plan, "explain").sections(plan, wording)
+    return shown
 
 
 def accuracy(plan: SplitPrecisionPlan, k: int) -> str:

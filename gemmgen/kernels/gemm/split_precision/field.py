@@ -40,13 +40,13 @@ class PlanesOverField:
 
     def real_factors(self, shapes: Mapping[str, tuple[int, ...]], rng: np.random.Generator) -> dict[str, npt.NDArray[np.float32]]:
         """A and B with numbers of several magnitudes, and some lines that no planes hold."""
-        found = {}
+        factors = {}
         for name, shape in shapes.items():
             values = rng.standard_normal(shape) * np.exp2(rng.integers(-6, 7, shape))
             lines = values if name == "A" else values.T
             lines[len(lines) // 3, 1], lines[-1, 0], lines[len(lines) // 2] = np.inf, 1e-44, 0
-            found[name] = values.astype(np.float32)
-        return found
+            factors[name] = values.astype(np.float32)
+        return factors
 
     def wrong_split(self, factors: Mapping[str, npt.NDArray[np.float32]], workspace: npt.NDArray[np.uint8]) -> str:
         """A message about planes or scales that are not those that NumPy splits real numbers into; empty if there are none."""

@@ -50,15 +50,15 @@ def _mma_sync_fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmReques
 def _planes_fit(spec: GemmSpec, mainloop: PlanesMainloop, request: GemmRequest, turned: bool = False) -> Fit | str:
     if request.groups is not None:
         return "it has no groups of rows"
-    found = placed(spec, request, turned)
-    if isinstance(found, str):
-        return found
-    request = found.request
+    placement = placed(spec, request, turned)
+    if isinstance(placement, str):
+        return placement
+    request = placement.request
     if mainloop.arithmetic.f32_by == PLANES and not request.batched and request.planes is not None:
         mainloop = with_kept_planes(mainloop, "b" if request.operands[1] == "b" else "a")
     kept = mainloop.arithmetic.kept
     arrays = {f"planes_{kept}": ("planes", request.planes)} if kept != "none" and request.planes is not None else {}
-    return fitted(spec, request, changes_for(spec, found) | {"mainloop": mainloop}, MARGIN_OF_PLANES, arrays)
+    return fitted(spec, request, changes_for(spec, placement) | {"mainloop": mainloop}, MARGIN_OF_PLANES, arrays)
 
 
 def may_launch_early(spec: GemmSpec) -> bool:

@@ -8,5 +8,5 @@ from gemmgen.kernels.pictures import Picture
 
 def pictures(plan: SplitPrecisionPlan) -> list[Picture]:
     """Those of the product of planes."""
-    found: list[Picture] = product_part(plan, "pictures").pictures(plan)
-    return found
+    drawn: list[Picture] = product_part(plan, "pictures").pictures(plan)
+    return drawn

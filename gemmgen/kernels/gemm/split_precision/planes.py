@@ -476,14 +476,14 @@ def memory_parts(operands: tuple[PlaneOperand, ...]) -> tuple[WorkspacePart, ...
             size, c_size = f"{size} * {operand.count}", f"{c_size} * ({operand.batch_stride} != 0 ? batch : 1)"
         return WorkspacePart(f"{name}_{operand.suffix}", c_type, size, c_size)
 
-    found = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in operands if not (o.k_major or o.in_mainloop)]
-    found += [part("exponents", "int", o, f"4 * {o.extent}", f"4LL * {o.extent}") for o in operands]
+    arrays = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in operands if not (o.k_major or o.in_mainloop)]
+    arrays += [part("exponents", "int", o, f"4 * {o.extent}", f"4LL * {o.extent}") for o in operands]
     for o in (operand for operand in operands if not operand.in_mainloop):
         c_size = (
             f"{o.scheme.planes * o.scheme.element_bytes}LL * {o.rows} * (({o.columns} + kRowMultiple - 1) / kRowMultiple * kRowMultiple)"
         )
-        found.append(part("planes", o.scheme.part_type, o, f"{o.scheme.planes} * {o.plane_bytes}", c_size))
-    return tuple(found)
+        arrays.append(part("planes", o.scheme.part_type, o, f"{o.scheme.planes} * {o.plane_bytes}", c_size))
+    return tuple(arrays)
 
 
 def slices_factor(slices: int) -> float:

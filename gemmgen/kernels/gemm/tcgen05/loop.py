@@ -225,9 +225,9 @@ def tensor_memory_loop(
 ) -> TensorMemoryLoop | None:
     """The loop, or None with the errors added to the outline's reasons; ``unfit``: reasons against the operands' types or layouts."""
     spec, architecture = outline.spec, outline.architecture
-    found = [*unfit, *_reasons(spec, mainloop, outline.matrices, multiplied, architecture)]
-    outline.reasons += found
-    if found:
+    reasons = [*unfit, *_reasons(spec, mainloop, outline.matrices, multiplied, architecture)]
+    outline.reasons += reasons
+    if reasons:
         return None
     tile, (a, b, _) = mainloop.tile, outline.matrices
     columns = tile.n // 2 if mainloop.pair else tile.n
@@ -340,11 +340,11 @@ def _store_reasons(spec: GemmSpec, mainloop: TensorMemoryMainloop, c: Matrix) ->
 
 def regions(loop: TensorMemoryLoop) -> tuple[SharedRegion, ...]:
     """Shared memory of a block: tiles, barriers, the address in tensor memory."""
-    found: list[SharedRegion] = []
+    placed: list[SharedRegion] = []
 
     def add(name: str, type: str, shape: tuple[int, ...], size: int, meaning: str) -> None:
-        offset = found[-1].offset + found[-1].bytes if found else 0
-        found.append(SharedRegion(name, type, shape, offset, size, meaning))
+        offset = placed[-1].offset + placed[-1].bytes if placed else 0
+        placed.append(SharedRegion(name, type, shape, offset, size, meaning))
 
     for operand, element in ((loop.a, loop.type_a), (loop.b, loop.type_b)):
         rows = operand.tile_bytes // SPAN_BYTES
@@ -366,4 +366,4 @@ def regions(loop: TensorMemoryLoop) -> tuple[SharedRegion, ...]:
     meaning += "; for each answer: it has arrived, it has been read" if loop.dynamic else ""
     add("barriers", "unsigned long long", (loop.barriers,), BARRIER_BYTES * loop.barriers, meaning)
     add("tensor_memory", "unsigned", (2,), BARRIER_BYTES, "the address of the sums in tensor memory")
-    return tuple(found)
+    return tuple(placed)

@@ -13,16 +13,16 @@ def fit(spec: GemmSpec, mainloop: TensorMemoryMainloop, request: GemmRequest) ->
     if request.groups is not None:
         return "it has no groups of rows"
     truncated = request.precision == "tf32" and spec.storage.a == spec.storage.b == "tf32"
-    found = placed(spec, request)
-    if isinstance(found, str):
-        return found
-    request = found.request
-    for name, layout, along_k in (("a", request.a, found.row_major["a"]), ("b", request.b, not found.row_major["b"])):
-        if found.alignment[name] * layout.element_bytes < MAX_ALIGNMENT:
+    placement = placed(spec, request)
+    if isinstance(placement, str):
+        return placement
+    request = placement.request
+    for name, layout, along_k in (("a", request.a, placement.row_major["a"]), ("b", request.b, not placement.row_major["b"])):
+        if placement.alignment[name] * layout.element_bytes < MAX_ALIGNMENT:
             return f"the copy engine cannot read {name.upper()}, which is not aligned to {MAX_ALIGNMENT} bytes"
         if not along_k and layout.element_bytes != 2:
             return f"{name.upper()} is not stored along k"
-    return fitted(spec, request, changes_for(spec, found, truncated) | {"mainloop": mainloop})
+    return fitted(spec, request, changes_for(spec, placement, truncated) | {"mainloop": mainloop})
 
 
 def may_launch_early(spec: GemmSpec) -> bool:

@@ -65,14 +65,14 @@ def warpgroup_loop(
     """The loop, or None with the errors added to the outline's reasons; ``matrices``: as the mainloop reads them; ``unfit``: reasons
     against the operands' types or layouts."""
     spec, architecture = outline.spec, outline.architecture
-    found = [
+    reasons = [
         *wgmma_reasons(architecture),
         *unfit,
         *shape_reasons(spec, mainloop, matrices, multiplied),
         *combination_reasons(spec, mainloop),
     ]
-    outline.reasons += found
-    if found:
+    outline.reasons += reasons
+    if reasons:
         return None
     tile, cluster = mainloop.tile, mainloop.cluster
     skips_rows = spec.batch == "grouped" and mainloop.consumers > 1 and mainloop.schedule == "cooperative"

@@ -28,13 +28,13 @@ def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | 
     if (refusal := groups_refusal(spec, request)) is not None:
         return refusal
     truncated = request.precision == "tf32" and spec.storage.a == spec.storage.b == "tf32"
-    found = placed(spec, request, takes_transpose(spec, request))
-    if isinstance(found, str):
-        return found
-    request = found.request
+    placement = placed(spec, request, takes_transpose(spec, request))
+    if isinstance(placement, str):
+        return placement
+    request = placement.request
     if spec.batch != "grouped" and spec.decomposition.scheme != "split_k_parallel":
-        copied = _copied_factors(request, found.row_major, found.alignment, mainloop)
-        found.alignment.update(dict.fromkeys(copied, 1))
+        copied = _copied_factors(request, placement.row_major, placement.alignment, mainloop)
+        placement.alignment.update(dict.fromkeys(copied, 1))
         mainloop = mainloop.model_copy(update={"copied": "both" if len(copied) > 1 else copied[0] if copied else "none"})
     eighths = request.invariant != "none" and request.a.type in ("e4m3", "e5m2")
     if eighths and mainloop.consumers == 1 and mainloop.tile.m * mainloop.tile.n >= LONE_ELEMENTS:
@@ -50,13 +50,13 @@ def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | 
     # TMA stores whole units of 16 bytes; warps store the other ends and alignments.
     turned = spec.order == "column_major"
     whole_lines = (request.m if turned else request.n) * request.c.element_bytes % MAX_ALIGNMENT == 0
-    boxes = spec.store == "tma" and whole_lines and found.result_bytes == MAX_ALIGNMENT
+    boxes = spec.store == "tma" and whole_lines and placement.result_bytes == MAX_ALIGNMENT
     boxes = boxes and not (turned and _reads_matrices(request))
     store = spec.store
     if spec.store == "tma" and not boxes:
         store = "direct" if turned or any(turning_reasons(spec)) or request.grouping.scattered else "through_shared"
     units = MAX_ALIGNMENT // request.c.element_bytes if boxes else 1
-    changes = changes_for(spec, found, truncated, units) | {"store": store, "mainloop": mainloop}
+    changes = changes_for(spec, placement, truncated, units) | {"store": store, "mainloop": mainloop}
     held = tuple(operand for operand in request.constant if mainloop.copied not in (operand, "both"))
     if held and spec.batch != "grouped" and spec.decomposition.scheme != "stream_k":
         changes |= {"constant": held, "early_launch": True}
@@ -94,7 +94,7 @@ def _copied_factors(
 ) -> list[str]:
     """The factors that neither the copy engine nor matrix instructions can read as they lie, of which the second kind is copied only where
     one tile holds it or no tile could."""
-    found = []
+    choices = []
     tile, cluster = mainloop.tile, mainloop.cluster
     sides = (
         ("a", request.a, row_major["a"], request.m, tile.m, cluster.n),
@@ -105,8 +105,8 @@ def _copied_factors(
         # Boxes of a matrix stored across k are as wide as a row of shared memory: 8 x 10072 x 1888, its few rows stored so.
         narrow = extent <= held and held * layout.element_bytes % (SPAN_BYTES * sharers) != 0
         if unaligned or (not along_k and (layout.element_bytes != 2 or narrow)):
-            found.append(name)
-    return found
+            choices.append(name)
+    return choices
 
 
 def may_launch_early(spec: GemmSpec) -> bool:

@@ -189,10 +189,10 @@ class WgmmaPlan(TensorPlan):
         return self._vectors("row") if self.loop.staging else ()
 
     def _vectors(self, per: str) -> tuple[EpilogueVector, ...]:
-        found: list[EpilogueVector] = []
+        vectors: list[EpilogueVector] = []
         for access in (access for step in self.epilogue for access in step.accesses if access.operand.per == per):
-            found.append(EpilogueVector(access, len(found) * vector_bytes(self.loop.tile_n)))
-        return tuple(found)
+            vectors.append(EpilogueVector(access, len(vectors) * vector_bytes(self.loop.tile_n)))
+        return tuple(vectors)
 
 
 def plan(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Architecture) -> WgmmaPlan:

@@ -132,14 +132,14 @@ class PointModel:
         # Half the squared distance, negated, is the product less half of each square: one multiplication makes it.
         half = -0.5 * (scaled**2).sum(axis=1, keepdims=True)
         left = np.concatenate([scaled, half, np.ones_like(half)], axis=1)
-        found: Column = self.level + apart @ self.slopes
+        predicted: Column = self.level + apart @ self.slopes
         # In parts that a BLAS multiplies by one thread: starting others takes longer than all of it.
         part = max(1, ALONE // max(left.size, 1))
         for first in range(0, len(self.weights), part):
             kinship = left @ self._extended[:, first : first + part]
             np.exp(kinship, out=kinship)
-            found += kinship @ self.weights[first : first + part]
-        return found
+            predicted += kinship @ self.weights[first : first + part]
+        return predicted
 
     @cached_property
     def _extended(self) -> Matrix:
@@ -191,7 +191,7 @@ def traits_of(shapes: Shapes, works: Works, problem: Extents, device: Device) ->
     most = np.maximum(np.maximum(arithmetic, bus), loads) + AROUND_SECONDS
     shares = at.cluster_m * at.cluster_n > 1
     larger = (at.cluster_n if problem.m > problem.n else at.cluster_m) > 1  # the cluster shares tiles of the larger factor
-    found: dict[str, Any] = {
+    traits: dict[str, Any] = {
         "loads_of_sm": loading / longest,
         "memory": memory / longest,
         "latency": latency / longest,
@@ -226,4 +226,4 @@ def traits_of(shapes: Shapes, works: Works, problem: Extents, device: Device) ->
         "loads_share": loads / most,
         "in_flight_loads": np.log2(at.stages * works.loaded_bytes / 65536),
     }
-    return np.stack([np.asarray(found[name], float) for name in TRAITS], axis=1)
+    return np.stack([np.asarray(traits[name], float) for name in TRAITS], axis=1)

@@ -60,13 +60,13 @@ class StagedScales:
 
 def staged_scales(spec: GemmSpec, mainloop: WgmmaMainloop) -> tuple[StagedScales, ...]:
     """The scales of a stage."""
-    found: list[StagedScales] = []
+    scales: list[StagedScales] = []
     for array in scale_layouts(spec):
         extent = mainloop.tile.m if array.operand == "a" else mainloop.tile.n
         unit = gcd(array.block.lines, extent)
-        first = found[-1].first + found[-1].count if found else 0
-        found.append(StagedScales(array, "A" if array.operand == "a" else "B", unit, extent // unit, first))
-    return tuple(found)
+        first = scales[-1].first + scales[-1].count if scales else 0
+        scales.append(StagedScales(array, "A" if array.operand == "a" else "B", unit, extent // unit, first))
+    return tuple(scales)
 
 
 def staged_bytes(scales: Scales, tile_m: Column, tile_n: Column) -> Column:

@@ -124,7 +124,7 @@ class Storage:
         """Fields of the specs of all points."""
         size, result = ELEMENTS[self.type].bytes, ELEMENTS[self.result].bytes
         alignment = {"a": MAX_ALIGNMENT // size, "b": MAX_ALIGNMENT // size, "c": 1 if self.scattered else MAX_ALIGNMENT // result}
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "kind": "gemm",
             "architecture": "sm_90a",
             "order": "column_major" if self.turned else "row_major",
@@ -135,11 +135,11 @@ class Storage:
             "alignment": alignment,
         }
         if self.scales.given:
-            found["scales"] = self.scales
+            fields["scales"] = self.scales
         if not self.scattered:
             along = "m" if self.turned else "n"
-            found |= {"multiple_of": {along: MAX_ALIGNMENT // result}, "rasterization": {"group": 8}, "store": "tma"}
-        return found
+            fields |= {"multiple_of": {along: MAX_ALIGNMENT // result}, "rasterization": {"group": 8}, "store": "tma"}
+        return fields
 
     @property
     def scattered(self) -> bool:
@@ -185,7 +185,7 @@ def points(request: GemmRequest, device: Device, every_store: bool = False) -> l
     ``every_store``: with points whose threads store results that the copy engine stores faster."""
     if not device.architecture.supports("wgmma") or not _is_plain(request) or request.k < MIN_DEPTH:
         return []
-    found = []
+    parts = []
     stored = [_stored(request, turned) for turned in (False, True)]
     if every_store and stored[1].boxes:
         stored.append(replace(stored[1], boxes=False, in_parts=False))
@@ -193,8 +193,8 @@ def points(request: GemmRequest, device: Device, every_store: bool = False) -> l
         for lattice in lattices(storage, device.architecture):
             one = _on_problem(lattice, request, device)
             if one is not None:
-                found.append(one)
-    return found
+                parts.append(one)
+    return parts
 
 
 def coordinates(spec: GemmSpec) -> Sequence[float] | None:
@@ -270,7 +270,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
 
     size = ELEMENTS[storage.type].bytes
     depths = (BLOCK_K * size,) if storage.scales.given else DEPTH_BYTES
-    found = []
+    usable = []
     for ping_pong, divided in ((False, False), (True, False), (False, True)):
         if ping_pong and storage.type in BYTE_FLOATS:
             continue  # sums that leave the tensor core keep it waiting: 1.3 to 1.9 times as long as in groups that share a tile
@@ -358,14 +358,14 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             "shared_bytes": fixed + stages * stage,
             "registers": np.minimum(255, architecture.registers_per_sm // (threads * resident) // 8 * 8),
         }
-        found.append(Lattice(storage, ping_pong, **{name: column[legal] for name, column in columns_of.items()}))
-    return tuple(found)
+        usable.append(Lattice(storage, ping_pong, **{name: column[legal] for name, column in columns_of.items()}))
+    return tuple(usable)
 
 
 def _part(storage: Storage, tile_n: Column) -> Column:
     """Part of the columns of B that a stage holds that are of a tile."""
-    found: Column = held_part(tile_n, 1 if storage.b_along_k else SPAN_BYTES // ELEMENTS[storage.type].bytes)
-    return found
+    columns: Column = held_part(tile_n, 1 if storage.b_along_k else SPAN_BYTES // ELEMENTS[storage.type].bytes)
+    return columns
 
 
 def _boxes_off(storage: Storage, tile_n: Column) -> Column:
@@ -373,8 +373,8 @@ def _boxes_off(storage: Storage, tile_n: Column) -> Column:
     import numpy as np
 
     width = SPAN_BYTES // ELEMENTS[storage.type].bytes
-    found: Column = np.log2(width / np.gcd(tile_n.astype(int), width))
-    return np.zeros_like(tile_n) if storage.b_along_k else found
+    bits: Column = np.log2(width / np.gcd(tile_n.astype(int), width))
+    return np.zeros_like(tile_n) if storage.b_along_k else bits
 
 
 def _columns(storage: Storage) -> list[int]:
@@ -525,10 +525,10 @@ def _planned_clocks(lattice: Lattice, request: GemmRequest) -> float:
     """Clocks as the plan of one of the points counts them."""
     spec = _spec(lattice, 0, 0, False)
     assert isinstance(spec.mainloop, WgmmaMainloop)
-    found = fit(spec, spec.mainloop, request)
-    if isinstance(found, str):
+    placement = fit(spec, spec.mainloop, request)
+    if isinstance(placement, str):
         return 0.0
-    fitted = found.spec
+    fitted = placement.spec
     assert isinstance(fitted, GemmSpec) and isinstance(fitted.mainloop, WgmmaMainloop)
     try:
         return finishing_clocks(plan(fitted, fitted.mainloop, find_architecture(fitted.architecture)))
@@ -559,7 +559,7 @@ def _features(at: Lattice, storage: Storage) -> NDArray[np.float64]:
 
     row = at.tile_k * ELEMENTS[storage.type].bytes
     one = np.ones_like(row)
-    found = [
+    features = [
         np.log2(at.tile_m),
         np.log2(at.tile_n),
         np.log2(row) / 2,
@@ -573,7 +573,7 @@ def _features(at: Lattice, storage: Storage) -> NDArray[np.float64]:
         np.log2(at.resident),
         PERSISTENT * (at.cluster_k == 1) * (not storage.scattered),
     ]
-    return np.stack(found, axis=1)
+    return np.stack(features, axis=1)
 
 
 def _spec(lattice: Lattice, place: int, persistent: int, early: bool, once: str = "") -> GemmSpec:
