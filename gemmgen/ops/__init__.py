@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         softmax_gradient,
         topk,
     )
+    from gemmgen.ops.functions.pointer_matmul import pointer_matmul
     from gemmgen.ops.functions.reduce import reduce
     from gemmgen.ops.planes import Planes
     from gemmgen.ops.quantising import quantize
@@ -73,6 +74,7 @@ __all__ = [
     "log_softmax_gradient",
     "logcumsumexp",
     "matmul",
+    "pointer_matmul",
     "quantize",
     "quantize_blocks",
     "reduce",
@@ -94,6 +96,7 @@ _MODULES = {
     "Weight": "weights",
     "compile_in_background": "engine",
     "compress_2_4": "sparse",
+    "pointer_matmul": "functions.pointer_matmul",
     "quantize": "quantising",
     "quantize_blocks": "block_formats",
     "warm": "warming",

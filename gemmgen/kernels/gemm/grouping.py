@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.family import SpecModel
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, ScalarArgument
+from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,6 +29,11 @@ class Grouping(SpecModel):
     depth: Literal["all", "offsets"] = "all"
     """``offsets``, of ``batch: strided``: product p sums up the values of k from ``offsets[p - 1]``, or 0, to ``offsets[p]``."""
 
+    places: Literal["strided", "addresses"] = "strided"
+    """``addresses``, of ``batch: strided``: matrices lie anywhere, and have sizes of their products. ``at_a``, ``at_b`` and ``at_c`` hold
+    the bytes from the start of A, B and C to each product's matrix, or, where those are null, addresses; ``sizes`` holds each product's
+    m, n, k, lda, ldb and ldc, of which m, n and k are at most those of the launch."""
+
     @property
     def moved(self) -> tuple[tuple[str, bool], ...]:
         """Words of a name for rows of A and of C that are not those of the groups, and whether they are."""
@@ -36,7 +42,7 @@ class Grouping(SpecModel):
     @property
     def words(self) -> tuple[str, ...]:
         """Words of a name for all that differs from sorted groups."""
-        told = ("masked", self.rows == "masked"), ("depths", self.depth == "offsets"), *self.moved
+        told = ("masked", self.rows == "masked"), ("depths", self.depth == "offsets"), ("places", self.places == "addresses"), *self.moved
         return tuple(word for word, differs in told if differs)
 
 
@@ -131,6 +137,51 @@ DEPTHS = ArrayArgument(
     meaning="the end of each product's values of k, which begin at the one before",
 )
 """The ends of each product's values of k."""
+
+
+SIZES = ("m", "n", "k", "lda", "ldb", "ldc")
+"""The numbers of a product whose matrices lie anywhere, in the order of ``sizes``."""
+
+
+def place_arguments() -> tuple[ArrayArgument, ...]:
+    """Where the matrices of a batch lie, and their sizes."""
+    batch, one = (Formula("batch"),), (Formula("1"),)
+    at = [
+        ArrayArgument(f"at_{name.lower()}", "s64", "input", batch, one, 8, f"bytes from the start of {name} to the matrix of each product")
+        for name in "ABC"
+    ]
+    count = Formula(str(len(SIZES)))
+    sizes = ArrayArgument("sizes", "s32", "input", (*batch, count), (count, *one), 4, f"{', '.join(SIZES)} of each product")
+    return (*at, sizes)
+
+
+@dataclass(frozen=True)
+class PlacedMatrix(Matrix):
+    """One of A, B and C where the matrices of a batch lie anywhere in some memory."""
+
+    @property
+    def extent(self) -> str:
+        """The dimension that says how many elements that memory has."""
+        return f"extent_{self.name.lower()}"
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        slow = self.rows if self.row_major else self.columns
+        packed = Formula(f"batch * {slow} * round_up(max({self.contiguous}, 1), {self.alignment})")
+        return (Dimension(self.extent, f"elements of the memory in which matrices {self.name} lie; 0: addresses", default=packed),)
+
+    @property
+    def scalars(self) -> tuple[ScalarArgument, ...]:
+        return ()
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return ()
+
+    def argument(self, role: Literal["input", "output", "inout"], needed: str | None = None) -> ArrayArgument:
+        meaning = f"memory in which matrices {self.rows} x {self.columns} lie, stored {'row' if self.row_major else 'column'}-major"
+        size = self.alignment * self.element_bytes
+        return ArrayArgument(self.name, self.type, role, (Formula(self.extent),), (Formula("1"),), size, meaning, needed)
 
 
 def gathered_rows(matrix: npt.NDArray[Any], gather: npt.NDArray[Any]) -> npt.NDArray[Any]:

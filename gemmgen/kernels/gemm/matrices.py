@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemmgen.kernels.gemm.grouping import PlacedMatrix
 from gemmgen.kernels.gemm.packed_weights import packed_matrix
 from gemmgen.kernels.gemm.scaling import ScaleArray, scale_array, scale_name
 from gemmgen.kernels.gemm.spec import GemmSpec, NarrowWeightsMainloop
@@ -23,7 +24,7 @@ def matrix_layouts(spec: GemmSpec) -> tuple[Matrix, Matrix, Matrix]:
     k = "ceil_div(k, 2)" if getattr(spec.mainloop, "multiplied", "stored") == "e2m1" else "k"
     plain = Matrix("B", k, "n", "ldb", row_major == (spec.transpose[1] == "n"), spec.alignment.b, spec.storage.b, stride("b"), count)
     packed = packed_matrix(spec.mainloop.bits) if isinstance(spec.mainloop, NarrowWeightsMainloop) else None
-    return (
+    found = (
         Matrix(
             "A",
             "rows_a" if spec.grouping.gathered else "m",
@@ -37,6 +38,12 @@ def matrix_layouts(spec: GemmSpec) -> tuple[Matrix, Matrix, Matrix]:
         packed or plain,
         Matrix("C", "rows_c" if spec.grouping.scattered else "m", "n", "ldc", row_major, spec.alignment.c, spec.storage.c, stride("c")),
     )
+    if spec.grouping.places == "strided":
+        return found
+    a, b, c = (
+        PlacedMatrix(one.name, one.rows, one.columns, one.leading_dimension, one.row_major, one.alignment, one.type) for one in found
+    )
+    return a, b, c
 
 
 def second_factor(spec: GemmSpec) -> Matrix | None:

@@ -18,7 +18,7 @@ from gemmgen.kernels.epilogue.numbers import Tracked, extremum, spread, stored_v
 from gemmgen.kernels.epilogue.steps import Access, Store, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
-from gemmgen.kernels.gemm.grouping import ENDS, gathered_rows, group_rows, within_depths
+from gemmgen.kernels.gemm.grouping import ENDS, SIZES, gathered_rows, group_rows, within_depths
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.scaling import ScaleArray, as_tiles
 from gemmgen.kernels.gemm.sparsity import random_metadata
@@ -38,6 +38,7 @@ _CROWD = 64
 GROUPS = 5
 """Groups of rows, in most cases of grouped products."""
 OUTSIDE = "offsets that fall and lie outside"
+OUTSIDE_SIZES = "sizes and addresses that lie outside"
 OFFSETS = ("empty groups", "groups of whole tiles", "rows behind the last group", OUTSIDE)
 """Cases for the ends of groups."""
 INFINITE_LINES = "lines of one infinity and zeros"
@@ -108,7 +109,11 @@ def cases(plan: GemmPlan) -> list[Case]:
         for slices in (2, 5, 70):  # of those, slices of one step, and slices without any
             cases.append(case_of(f"k in {slices} slices", _cut(plan, uneven, slices), scalars["integers"], "integers"))
         cases.append(case_of("k in 3 slices", _cut(plan, uneven, 3), scalars[second], second))
-    if plan.batched:
+    if plan.lie_anywhere:
+        sized = packed(plan, promised(plan, (tile_m + 3, 2 * tile_n + 1, tile_k + 1)), batch=7)
+        cases += [case_of(name, padded_problem(plan, sized), scalars["integers"], "integers") for name in ("sizes", OUTSIDE_SIZES)]
+        cases += [case_of(f"batch of {n}", packed(plan, (3, 4, 5), batch=n), scalars["integers"], "integers") for n in (0, 1)]
+    elif plan.batched:
         cases += _batch_cases(plan, uneven, scalars)
     if plan.grouped:
         cases += _group_cases(plan, scalars)
@@ -167,6 +172,9 @@ def padded_problem(plan: GemmPlan, packed_one: dict[str, int]) -> dict[str, int]
     """A packed problem with gaps between the lines of every matrix, each its own, so that one in place of another shows."""
     padded = dict(packed_one)
     for index, matrix in enumerate(matrix for matrix in _matrices(plan) if matrix.dimensions):
+        if plan.lie_anywhere:
+            padded[matrix.dimensions[0].name] += padded["batch"] * (3 + 2 * index) * 16 * matrix.alignment
+            continue
         padded[matrix.leading_dimension] += (3 + 2 * index) * matrix.alignment
         if matrix.batch_stride is not None:
             extent = Formula(matrix.rows if matrix.row_major else matrix.columns).evaluate(padded)
@@ -276,6 +284,8 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         return _moved_rows(case, name, rng)
     if name in ENDS.values():
         return _offsets(plan, case, shape[0], rng)
+    if plan.lie_anywhere and name in ("at_a", "at_b", "at_c", "sizes"):
+        return placed_arrays(plan, case)[name]
     if name == "amax":
         return rng.choice([0.0, 0.0, 1e6], shape)
     if any(store.argument.name == name and store.output.reduce for step in plan.epilogue for store in step.stores):
@@ -377,6 +387,8 @@ def _kept_array(plan: GemmPlan, factor: str, case: Case) -> npt.NDArray[np.uint8
 def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
     """Expected contents of C, with the forward error bound of its sums; rows of no group stay as they are."""
     further = partial(_further, plan, arrays, extents=(case.dimensions["m"], case.dimensions["n"]))
+    if plan.lie_anywhere:
+        return {"C": _placed_results(plan, case, arrays)}
     if not plan.grouped:
         if plan.depths_differ:
             arrays = dict(arrays) | {name: within_depths(arrays[name], arrays["offsets"], axis) for name, axis in (("A", 2), ("B", 1))}
@@ -410,6 +422,66 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
         value[to], bound[to] = expected.value[exists], 0.0 if expected.bound is None else expected.bound[exists]
     largest = _largest(arrays, kept if grouping.scattered else [product.inner for product in products])
     return {"C": Expected(value, bound)} | largest | further(products, places)
+
+
+def placed_arrays(plan: GemmPlan, case: Case) -> dict[str, npt.NDArray[np.int64]]:
+    """Sizes of the products of a case, and where their matrices lie: each in a part of the memory, in any order. The first has the sizes of
+    the launch; in one case, sizes lie outside, and addresses break the promise of alignment."""
+    rng, batch = np.random.default_rng(case.seed), case.dimensions["batch"]
+    most = [case.dimensions[name] for name in ("m", "n", "k")]
+    sizes = np.zeros((batch, len(SIZES)), np.int64)
+    for product in range(batch):
+        whole = product == 0 or case.name != "sizes"
+        sizes[product, :3] = most if whole else [rng.choice([0, 1, extent // 2, extent]) if extent else 0 for extent in most]
+    if case.name == OUTSIDE_SIZES:
+        for product, number in enumerate((most[0] + 9, -5, most[1] + 1, -(2**31), most[2] + 7, -1)):
+            sizes[product + 1, product // 2] = number
+    found = {"sizes": sizes}
+    for index, matrix in enumerate(plan.matrices):
+        room = case.dimensions[matrix.dimensions[0].name] // max(batch, 1) // matrix.alignment * matrix.alignment
+        starts = rng.permutation(batch) * room
+        for product in range(batch):
+            extents = _own_extents(case, sizes[product])
+            rows, columns = extents[matrix.rows], extents[matrix.columns]
+            slow, fast = (rows, columns) if matrix.row_major else (columns, rows)
+            pitch = round_up(max(fast, 1), matrix.alignment)
+            spare = (room // max(slow, 1) - pitch) // matrix.alignment
+            sizes[product, 3 + index] = pitch + matrix.alignment * int(rng.integers(0, min(max(spare, 0), 3) + 1))
+        found[f"at_{matrix.name.lower()}"] = starts * matrix.element_bytes
+    if case.name == OUTSIDE_SIZES and plan.matrix_c.alignment > 1:
+        found["at_c"][0] += plan.matrix_c.element_bytes
+    return found
+
+
+def _own_extents(case: Case, numbers: npt.NDArray[np.int64]) -> dict[str, int]:
+    """m, n and k of a product, within those of the launch."""
+    return {name: int(min(max(number, 0), case.dimensions[name])) for name, number in zip(("m", "n", "k"), numbers, strict=False)}
+
+
+def _placed_results(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> Expected:
+    """The memory in which results lie: those of every product, and the rest as it was."""
+    before = to_numbers(plan.matrix_c.type, arrays["C"])
+    value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
+    bound = np.zeros(value.shape)
+    for product, numbers in enumerate(arrays["sizes"].astype(np.int64)):
+        extents = _own_extents(case, numbers)
+        start = {name: int(arrays[f"at_{name.lower()}"][product]) for name in "ABC"}
+        aligned = all(start[one.name] % (one.alignment * one.element_bytes) == 0 for one in plan.matrices)
+        if not aligned or 0 in (extents["m"], extents["n"]):
+            continue
+        places = {}
+        for index, matrix in enumerate(plan.matrices):
+            row, column = np.ogrid[: extents[matrix.rows], : extents[matrix.columns]]
+            slow, fast = (row, column) if matrix.row_major else (column, row)
+            places[matrix.name] = start[matrix.name] // matrix.element_bytes + slow * int(numbers[3 + index]) + fast
+        given = dict(arrays) | {name: arrays[name][place] for name, place in places.items()}
+        for access in (access for step in plan.epilogue for access in step.accesses):
+            if access.operand.per in ("row", "column"):
+                given[access.name] = arrays[access.name][: extents["m" if access.operand.per == "row" else "n"]]
+        result = _reference(plan, case, given).expected
+        value[places["C"]] = result.value
+        bound[places["C"]] = 0.0 if result.bound is None else result.bound
+    return Expected(value, bound)
 
 
 def _scales_of_group(scale: ScaleArray, elements: npt.NDArray[Any], rows: slice, index: int) -> npt.NDArray[Any]:

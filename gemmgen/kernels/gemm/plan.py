@@ -20,7 +20,15 @@ from gemmgen.kernels.epilogue.sums import BY_COLUMNS, BY_ROWS, SummingPlan, Term
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm.grouping import ENDS
 from gemmgen.kernels.gemm.matrices import matrix_layouts, scale_layouts, second_factor
-from gemmgen.kernels.gemm.reasons import alignment_reasons, constant_reasons, double_reasons, dual_reasons, scale_reasons, ungrouped_reasons
+from gemmgen.kernels.gemm.reasons import (
+    alignment_reasons,
+    constant_reasons,
+    double_reasons,
+    dual_reasons,
+    place_reasons,
+    scale_reasons,
+    ungrouped_reasons,
+)
 from gemmgen.kernels.gemm.scaling import ScaleArray
 from gemmgen.kernels.gemm.sequence import REDUCTION_VECTOR, WORKSPACE_ALIGNMENT, reduction_groups
 from gemmgen.kernels.gemm.spec import Arithmetic, DataParallel, GemmSpec, SplitKCluster, SplitKLast, StreamK
@@ -373,6 +381,11 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         return bool(self.spec.grouping.depth == "offsets")
 
     @property
+    def lie_anywhere(self) -> bool:
+        """True if the matrices of a batch lie anywhere, and have sizes of their products."""
+        return bool(self.spec.grouping.places == "addresses")
+
+    @property
     def ends_of_groups(self) -> str:
         """The array that says how many rows groups have."""
         return ENDS[self.spec.grouping.rows]
@@ -605,6 +618,7 @@ class Outline:
             *scale_reasons(spec),
             *dual_reasons(spec),
             *ungrouped_reasons(spec),
+            *place_reasons(spec),
         ]
 
     def epilogue(self) -> tuple[Step, ...]:

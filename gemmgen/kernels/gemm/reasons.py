@@ -9,12 +9,14 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.operations import SECOND
 from gemmgen.kernels.gemm import scaling
 from gemmgen.kernels.gemm.grouping import Grouping
-from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, SplitKCluster, SplitKLast, StreamK
+from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, Multiples, SplitKCluster, SplitKLast, StreamK
 from gemmgen.kernels.matrix import Matrix
 
 WIDEST_ACCESS_BYTES = 16
 CONSTANT_STRATEGIES = ("wgmma", "narrow_weights")
 DOUBLE_STRATEGIES = ("mma_sync",)
+PLACE_STRATEGIES = ("tiled", "mma_sync")
+"""Strategies for matrices that lie anywhere."""
 DUAL_STRATEGIES = ("naive", "mma_sync", "wgmma")
 """Strategies that multiply A by two matrices at once."""
 FMA_TYPES = ("f32", "f16", "bf16")
@@ -161,11 +163,39 @@ def dual_reasons(spec: GemmSpec) -> Iterator[Reason]:
 def ungrouped_reasons(spec: GemmSpec) -> Iterator[Reason]:
     """Rows of groups where there are none."""
     depths = spec.grouping.depth == "offsets"
-    if spec.grouping.model_copy(update={"depth": "all"}) != Grouping.SORTED and spec.batch != "grouped":
+    if spec.grouping.model_copy(update={"depth": "all", "places": "strided"}) != Grouping.SORTED and spec.batch != "grouped":
         yield Reason("grouping", "grouping", f"rows of groups with batch: {spec.batch}", "batch: grouped", "batch: grouped")
     if depths and (spec.batch != "strided" or spec.mainloop.strategy != "mma_sync"):
         got = f"offsets with batch: {spec.batch}, strategy: {spec.mainloop.strategy}"
         yield Reason("depth", "grouping.depth", got, "batch: strided and strategy: mma_sync for values of k that differ")
+
+
+def place_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Fields that exclude matrices which lie anywhere."""
+    if spec.grouping.places == "strided":
+        return
+    loop, field = spec.mainloop, "grouping.places"
+    if spec.batch != "strided" or loop.strategy not in PLACE_STRATEGIES:
+        need = f"batch: strided and strategy: {' or '.join(PLACE_STRATEGIES)} for addresses; tensor maps need fixed ones"
+        yield Reason("places", field, f"addresses with batch: {spec.batch}, strategy: {loop.strategy}", need)
+    if getattr(loop, "copies", "cp_async") not in ("cp_async", "registers"):
+        need = "cp_async or registers for addresses: tensor maps need fixed ones, and warps without a tile in shared memory have one batch"
+        yield Reason("places", "mainloop.copies", str(getattr(loop, "copies", "")), need)
+    arithmetic = getattr(loop, "arithmetic", Arithmetic())
+    packed = getattr(loop, "sparse", "none") != "none" or getattr(loop, "multiplied", "stored") != "stored"
+    if arithmetic != Arithmetic() or packed or spec.scales.given:
+        yield Reason("places", "mainloop", "planes, sparse or packed factors, or block scales", "plain factors for addresses")
+    if spec.decomposition.scheme != "data_parallel":
+        yield Reason("places", "decomposition.scheme", spec.decomposition.scheme, "data_parallel for addresses")
+    if spec.multiple_of != Multiples():
+        yield Reason("places", "multiple_of", "promises", "none for addresses: sizes are those of each product, in the device's memory")
+    if spec.grouping.depth != "all" or spec.dual or spec.amax != "none" or spec.store == "through_shared":
+        got = f"depth: {spec.grouping.depth}, dual: {spec.dual}, amax: {spec.amax}, store: {spec.store}"
+        yield Reason("places", field, got, "one product each, all of k, no largest value and direct stores for addresses")
+    if any(operand.like_output for operation in spec.epilogue for operand in operation.operands()) or any(
+        operation.further_outputs for operation in spec.epilogue
+    ):
+        yield Reason("places", "epilogue", "matrices like C", "none for addresses; beta adds C")
 
 
 def thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:

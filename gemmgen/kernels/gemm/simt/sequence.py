@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.gemm.grouping import place_arguments
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.sequence import (
     MAX_EXTENT,
@@ -39,7 +40,8 @@ def simt_sequence(
     problem = gemm_problem(spec, matrices, epilogue, MAX_EXTENT - parts_of_k * block.k, GRID_LIMITS[1])
     constraints = list(problem.constraints)
     layout_a, layout_b, layout_c = matrices
-    factors: list[Argument] = [*problem.extents, *problem.alphas, problem.a, *layout_a.scalars, problem.b, *layout_b.scalars]
+    places = place_arguments() if spec.grouping.places == "addresses" else ()
+    factors: list[Argument] = [*problem.extents, *places, *problem.alphas, problem.a, *layout_a.scalars, problem.b, *layout_b.scalars]
     result: list[Argument] = [*problem.betas, problem.c, *layout_c.scalars, *problem.epilogue]
     tiles = f"ceil_div(m, {block.m}) * ceil_div(n, {block.n})"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
-from gemmgen.kernels.gemm.grouping import DEPTHS, GroupRows
+from gemmgen.kernels.gemm.grouping import DEPTHS, GroupRows, place_arguments
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.launch import Argument, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
@@ -19,6 +19,8 @@ def counting_arguments(spec: GemmSpec) -> tuple[Argument, ...]:
     """Arguments that say how many products there are, and where the rows of each end."""
     if spec.batch == "strided":
         count = ScalarArgument("batch", "s32", "problems in the batch")
+        if spec.grouping.places == "addresses":
+            return (count, *place_arguments())
         return (count, DEPTHS) if spec.grouping.depth == "offsets" else (count,)
     if spec.batch == "none":
         return ()
