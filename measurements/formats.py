@@ -94,7 +94,7 @@ def random_weight(n: int, k: int, bits: int) -> Any:
 def older_kernel(m: int, n: int, k: int, bits: int) -> Kernel:
     """The kernel that an older architecture takes for a product, compiled for the device."""
     device = find_device(DEVICE)
-    spec = spec_of(call_of(WeightProduct(m, n, k, 8, 2), numbers_of(bits), device, architecture=find_architecture(OLDER)))
+    spec = spec_of(call_of(WeightProduct(m, n, k, 8, 8), numbers_of(bits), device, architecture=find_architecture(OLDER)))
     plan = plan_gemm(spec, device.architecture)
     return Kernel(plan.sequence, compile_plan(plan))
 
@@ -303,7 +303,7 @@ def compiled(case: tuple[int, int, int, int, str]) -> str:
     m, n, k, bits, architecture = case
     if architecture == OLDER:
         return older_kernel(m, n, k, bits).sequence.name
-    return kernel_of(call_of(WeightProduct(m, n, k, 8, 2), numbers_of(bits), find_device(DEVICE)))[0].name
+    return kernel_of(call_of(WeightProduct(m, n, k, 8, 8), numbers_of(bits), find_device(DEVICE)))[0].name
 
 
 def compile_all() -> None:

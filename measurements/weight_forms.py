@@ -64,7 +64,7 @@ def forms_of(rows: int, numbers: Numbers) -> list[Form]:
 
 def call(form: Form, bits: int) -> Call:
     """The kernel of a form."""
-    return Call(form, numbers_of(bits), 8, 2, GROUP, "bf16", False, None, DEVICE.architecture)
+    return Call(form, numbers_of(bits), 8, 8 if form.method == "warpgroups" else 2, GROUP, "bf16", False, None, DEVICE.architecture)
 
 
 def made(form: Form, bits: int) -> bool:
@@ -96,7 +96,7 @@ def measure(rows: Sequence[int], end: float) -> Iterator[dict[str, Any]]:
             if time.monotonic() > end:
                 return
             a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-            chosen = call_of(Product(m, n, k, 8, 2), numbers_of(bits), DEVICE).form
+            chosen = call_of(Product(m, n, k, 8, 8), numbers_of(bits), DEVICE).form
             forms = [one for one in forms_of(m, numbers_of(bits)) if (one, bits) in ready and (one == chosen or likely(one, n))]
             found: list[tuple[float, Form]] = []
             want = None

@@ -41,7 +41,7 @@ class Product:
     aligned_a: int
     """Elements, up to 16 bytes, that rows of activations are aligned to."""
     aligned_c: int
-    """Elements, up to 2, that rows of the result are aligned to."""
+    """Elements, up to 8, that rows of the result are aligned to."""
 
 
 @lru_cache(maxsize=FORMS)
@@ -169,7 +169,8 @@ def call_of(
         raise LaunchError(f"matmul: activations of 8-bit floats need an architecture from sm_89 on, this is {architecture.name}")
     form = form_of(product, numbers, architecture, device.sm_count)
     multiple = math.lcm(numbers.group or 1, product.aligned_a if form.method == "streams" else 1)
-    return Call(form, numbers, product.aligned_a, product.aligned_c, multiple, result, bias, activation, architecture, scaled)
+    aligned_c = product.aligned_c if form.method == "warpgroups" else min(2, product.aligned_c)
+    return Call(form, numbers, product.aligned_a, aligned_c, multiple, result, bias, activation, architecture, scaled)
 
 
 def spec_of(call: Call) -> GemmSpec:

@@ -189,7 +189,7 @@ class Weight:
         if result.is_empty:
             return c
         device = host_device() if isinstance(view.device, str) else gpu_device(view.device[1])
-        aligned = alignment_elements(widest, layout, True), alignment_elements(2, result, True)
+        aligned = alignment_elements(widest, layout, True), alignment_elements(8, result, True)
         product = Product(a.shape[0], n, k, *aligned)
         plan, kernel = kernel_of(call_of(product, self._numbers, device, result.type, bias is not None, activation, scaled=per))
         arrays = {"A": a, "C": c, **self._arrays, **({} if bias is None else {"bias": bias})}

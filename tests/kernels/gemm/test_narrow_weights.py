@@ -236,8 +236,26 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
         changed(WARPGROUPS, {"scaled": "weights", "bits": 8}, storage={"a": "f16", "b": "u8", "c": "f32"}),
         changed(WARPGROUPS, {"tile": THREE, "bits": 8}, decomposition={"scheme": "split_k_cluster", "slices": 3}),
         changed(WARPGROUPS, {"scaled": "weights", "tile": WIDE, "persistent_blocks": 2}, **ALONE),
+        changed(
+            WARPGROUPS,
+            {"group": "column", "bits": 8},
+            **ALONE,
+            alignment={"a": 8, "c": 8},
+            multiple_of={"k": 1},
+            beta="argument",
+            epilogue=[{"op": "bias", "per": "column"}],
+        ),
     ],
-    ids=["slices", "pairs-of-blocks", "exact-by-pairs-of-blocks", "bytes", "bytes-of-f16", "three-groups", "four-groups"],
+    ids=[
+        "slices",
+        "pairs-of-blocks",
+        "exact-by-pairs-of-blocks",
+        "bytes",
+        "bytes-of-f16",
+        "three-groups",
+        "four-groups",
+        "16-bytes-at-a-time",
+    ],
 )
 def test_weights_scaled_and_rounded_give_the_reference(spec: dict[str, Any]) -> None:
     """Weights are rounded to the type of A as the reference rounds them; blocks side by side copy rows of A to one another."""
@@ -249,12 +267,13 @@ def test_weights_scaled_and_rounded_give_the_reference(spec: dict[str, Any]) -> 
     [
         (changed(WARPGROUPS, {"scaled": "weights"}), "fragment[1] = scale_bf16(fragment[1], scale);", ""),
         (changed(WARPGROUPS, {"cluster": {"n": 2}, "tile": SIXTEEN}, **ALONE), "rank * (kTileM / kClusterBlocks)", "0"),
+        (changed(WARPGROUPS, {}, **ALONE, alignment={"a": 8, "c": 8}), "words[i / 2] >> i % 2 * 16", "words[i / 2]"),
         (STREAMS, "kTileK / kGroup * ld_numbers", "0 * ld_numbers"),
         (STREAMS, "if (chunk_step == 0)\n            __syncthreads();\n        else\n            ", "if (chunk_step == 0)\n            "),
         (STREAMS, "sender < kSenders", "sender < kSenders - 1"),
         (WARPGROUPS, "fragment[1] = lower[0];", "fragment[1] = upper[0];"),
     ],
-    ids=["unscaled", "rows-of-a-neighbour", "scales", "a-missing-barrier", "a-missing-sender", "a-fragment"],
+    ids=["unscaled", "rows-of-a-neighbour", "an-odd-column", "scales", "a-missing-barrier", "a-missing-sender", "a-fragment"],
 )
 def test_mistakes_of_streams_and_warpgroups_are_found(spec: dict[str, Any], right: str, wrong: str) -> None:
     assert not verified(spec, ("primes",), (right, wrong)).passed

@@ -144,6 +144,12 @@ class RegisterPlan(PairPlan):
 
     loop: RegisterLoop
 
+    @property
+    def stores_vectors(self) -> bool:
+        """True if a thread stores 16 bytes of a row at a time."""
+        others = any(step.stores for step in self.epilogue)
+        return self.spec.alignment.c >= 8 and self.matrix_c.element_bytes == 2 and not others
+
 
 def plan(spec: GemmSpec, mainloop: NarrowWeightsMainloop, architecture: Architecture) -> WeightPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
