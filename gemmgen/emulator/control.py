@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from gemmgen.emulator import native
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.engines.warpgroups import meets_warpgroup
@@ -72,6 +73,18 @@ class Control:
         when_set, when_clear = (following, target) if inst.guard_negated else (target, following)
         key, total = self.state.key, self.binder.geometry.lanes
         count_nonzero = np.count_nonzero
+        loops = native.loops_for(total)
+        if loops is not None:
+            part, held, keys = loops.part_lanes, row.ctypes.data, key.ctypes.data
+
+            def part_natively(lanes: Lanes | None) -> int:
+                if lanes is not None and not native.is_index(lanes):
+                    lanes = np.ascontiguousarray(lanes, np.int64)
+                all_of_them = total if lanes is None else len(lanes)
+                count = part(held, all_of_them, native.pointer(lanes), keys, when_set, when_clear)
+                return when_set if count == all_of_them else when_clear if count == 0 else AGAIN
+
+            return part_natively
 
         def run(lanes: Lanes | None) -> int:
             holds = row if lanes is None else row[lanes]

@@ -78,6 +78,10 @@ def loops() -> Loops | None:
     opened.access_memory.argtypes = (ctypes.POINTER(AccessPlan), place, whole, word, place, word, place)
     opened.note_accesses.argtypes = (place, place, place, whole, whole, whole, word, place, place, word, place, place)
     opened.note_accesses.restype = word
+    opened.lowest_key.argtypes = (place, word, ctypes.c_int32, place, place, place)
+    opened.lowest_key.restype = word
+    opened.part_lanes.argtypes = (place, word, place, place, ctypes.c_int32, ctypes.c_int32)
+    opened.part_lanes.restype = word
     return opened
 
 

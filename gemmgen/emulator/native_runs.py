@@ -44,7 +44,7 @@ _PRELUDE = Path(__file__).with_name("native_runs.c")
 _LONGEST = 160
 """Instructions of one function: the compiler's time grows faster than their number."""
 _SHORTEST = 2
-ENOUGH_WORK = 40_000_000
+ENOUGH_WORK = 20_000_000
 """Instructions of threads in a basic block after which it is compiled: a fraction of a second."""
 
 _CLASS_TYPES = {"pred": "uint8_t", "b16": "uint16_t", "b32": "uint32_t", "b64": "uint64_t"}

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from gemmgen.emulator import native
 from gemmgen.emulator.geometry import WARP, Lanes
 
 BLOCKED = 1 << 30
@@ -168,6 +169,12 @@ def _any_copy(random: np.random.Generator, count: int) -> int | None:
 
 
 def _lowest(key: np.ndarray) -> Turn | None:
+    loops = native.loops_for(len(key))
+    if loops is not None and key.dtype == np.int32 and key.flags.c_contiguous:
+        room, ends = np.empty(len(key), np.int64), np.empty(2, np.int32)
+        place = ends.ctypes.data
+        count = loops.lowest_key(key.ctypes.data, len(key), BLOCKED, room.ctypes.data, place, place + 4)
+        return Turn(int(ends[0]), room[:count], int(ends[1])) if count else None
     block = int(key.min())
     if block >= BLOCKED:
         return None

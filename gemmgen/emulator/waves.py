@@ -25,7 +25,7 @@ from gemmgen.emulator.schedule import Schedule
 _WAVE_BYTES = 512 << 20
 _REGISTER_BYTES = 11 << 20
 """Registers of a wave, with their scratch, up to which more lanes made measured kernels faster."""
-_FEWEST_LANES, _MOST_LANES = 2048, 16384
+_FEWEST_LANES, _MOST_LANES = 2048, 65536
 _WAVES_TO_CANCEL = 3
 """Waves of a grid whose blocks cancel the launch of others, if nothing else decides."""
 _CACHED_MACHINE_BYTES = 256 << 20
