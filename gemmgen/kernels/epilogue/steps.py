@@ -226,16 +226,16 @@ def plan_steps(
     kind: DataType,
     place: Place,
     reasons: list[Reason],
-    space: OutputSpace | None,
+    space: OutputSpace,
     used: Mapping[str, int] | None = None,
     accuracy: Accuracy = "full",
     by_output: bool = False,
 ) -> tuple[tuple[Step, ...], DataType]:
     """The operations with the types of their values, and the type after them.
 
-    ``space``: None where operations work on elements that no operand belongs to. ``used``: how many operations of a kind the
-    kernel has before these, whose names they must not share. ``accuracy``: accuracy of functions; with ``by_output``, of those that the
-    result alone depends on, while each further output asks for the accuracy that its own type can show.
+    ``used``: how many operations of a kind the kernel has before these, whose names they must not share. ``accuracy``: accuracy of
+    functions; with ``by_output``, of those that the result alone depends on, while each further output asks for the accuracy that its own
+    type can show.
     """
     steps: list[Step] = []
     seen = dict(used or {})
@@ -317,7 +317,7 @@ def _accuracies(operations: Sequence[Operation], result: Accuracy, by_output: bo
 
 
 def _step(
-    operation: Operation, variables: Variables, accesses: tuple[Access, ...], accuracies: Mapping[str, Accuracy], space: OutputSpace | None
+    operation: Operation, variables: Variables, accesses: tuple[Access, ...], accuracies: Mapping[str, Accuracy], space: OutputSpace
 ) -> Step:
     """One operation from the value that ``variables`` has to the next. Raises ``FormulaError``."""
     source, kind = variables.name, variables.kind
@@ -325,10 +325,10 @@ def _step(
     texts = {access.operand.name: access.text for access in accesses}
     if isinstance(operation, Formula):
         kinds[PRODUCT], texts[PRODUCT] = kind, source
-        coordinates = {} if space is None else space.coordinates
+        coordinates = space.coordinates
         kinds |= dict.fromkeys(coordinates, "s32")
         texts |= coordinates
-        second = "" if space is None else space.second_product
+        second = space.second_product
         if second:
             kinds[SECOND], texts[SECOND] = "f32", second
         elif any(SECOND in assignment.node.names for assignment in operation.assignments):
@@ -367,12 +367,12 @@ def _step(
     )
 
 
-def _store(output: FormulaOutput, name: str, tree: Typed, writer: Writer, space: OutputSpace | None) -> Store:
+def _store(output: FormulaOutput, name: str, tree: Typed, writer: Writer, space: OutputSpace) -> Store:
     """The store of a further output. Raises ``FormulaError``."""
     text = writer.text(tree)
     if tree.function is not None or tree.cast is not None:
         text = writer.variable(tree.kind, text)
-    found = ("a further output of an element", "a place in the epilogue") if space is None else space.store(output, name, text, tree.kind)
+    found = space.store(output, name, text, tree.kind)
     if isinstance(found, tuple):
         raise FormulaError(found[0], f"need {found[1]}", f"the output {name.removesuffix('_')!r}")
     return found
@@ -384,21 +384,13 @@ def becomes_integer(operation: Operation) -> TypeGuard[Cast]:
 
 
 def _accesses(
-    operation: Operation, count: int, kind: DataType, space: OutputSpace | None, where: str, reasons: list[Reason]
+    operation: Operation, count: int, kind: DataType, space: OutputSpace, where: str, reasons: list[Reason]
 ) -> tuple[Access, ...]:
     operands = operation.operands()
-    if operands and space is None:
-        got, need = (
-            f"{operation.op} of an element",
-            "a place in the epilogue, or a prologue of shape: all, rows, columns, middle or strided",
-        )
-        reasons.append(Reason("elementwise", where, got, need))
-        return ()
     # A formula names its operands itself.
     names = {operand.name: operand.name if isinstance(operation, Formula) else numbered(operand.name, count) for operand in operands}
     found: list[Access] = []
     for operand in operands:
-        assert space is not None
         access = space.access(operand, names[operand.name], kind)
         if isinstance(access, tuple):
             reasons.append(Reason("elementwise", where, f"{operation.op} {access[0]}", access[1]))

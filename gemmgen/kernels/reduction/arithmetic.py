@@ -116,7 +116,8 @@ PLACES = {
     "middle": ("outer * reduced", "inner"),
     "strided": ("outer * reduced", "inner"),
 }
-"""Rows and columns of X by shape: of three axes the last one counts the columns, and the others together the rows. Tensors have more."""
+"""Rows and columns of X by shape: of three axes the last one counts the columns, and the others together the rows. Of a tensor, the kept
+axes together count the rows, and the reduced ones the columns."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,17 @@ class ElementSpace(OutputSpace):
     without gaps, and store such an array."""
 
     shape: str
+    kept: int = 1
+    reduced: int = 1
+    """Axes of a tensor."""
+
+    @property
+    def _lines(self) -> tuple[str, str]:
+        """Numbers of rows and of columns, as formulas."""
+        if self.shape != "tensor":
+            return PLACES[self.shape]
+        rows, columns = [f"k{axis}" for axis in range(self.kept)], [f"r{axis}" for axis in range(self.reduced)]
+        return " * ".join(rows) or "1", " * ".join(columns)
 
     @property
     def coordinates(self) -> Mapping[str, str]:
@@ -136,14 +148,14 @@ class ElementSpace(OutputSpace):
         return "at_column" if self.shape == "all" else "static_cast<long long>(at_row) * pitch + at_column"
 
     def _shape(self) -> tuple[tuple[Formula, ...], tuple[Formula, ...]]:
-        rows, columns = PLACES[self.shape]
+        rows, columns = self._lines
         return ((Formula(columns),), (ONE,)) if self.shape == "all" else ((Formula(rows), Formula(columns)), (Formula(columns), ONE))
 
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
         if operand.per == "all":
             return number_argument(operand, name, kind)
         stored = operand.stored or kind
-        rows, columns = PLACES[self.shape]
+        rows, columns = self._lines
         lines = {"memory": ("1", "0"), "row": (rows, "at_row"), "column": (columns, "at_column")}
         if operand.per == "result":
             (shape, strides), index = self._shape(), self._element
@@ -193,7 +205,8 @@ class Arithmetic:
     scope: str = ""
     """The C++ namespace of the functions, where there are several operations."""
     lines: str = "rows"
-    """``columns`` if an element's place along the reduced axis is its row."""
+    """``columns`` if an element's place along the reduced axis is its row, ``matrices`` if its place along two axes is; ``results`` if the
+    results of a tensor are its rows."""
 
     @property
     def is_float(self) -> bool:
@@ -385,7 +398,8 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     combiner = _combiner(operation, stored, accumulator, bool(spec.prologue))
     if combiner == "norm":
         own["l2_norm"] = ()
-    elements = ElementSpace(spec.shape) if spec.shape in PLACES and not isinstance(spec.operation, tuple) else None
+    axes = (spec.strategy.kept, spec.strategy.reduced) if isinstance(spec.strategy, Walk) else (1, 1)
+    elements = ElementSpace(spec.shape, *axes)
     held = plan_steps(spec.prologue, accumulator, "prologue", [], elements)[1]
     back = () if held == accumulator else (Cast(op="cast", type=_type_name(accumulator)),)
     plan_steps((*spec.prologue, *back), accumulator, "prologue", reasons, elements)
@@ -427,7 +441,7 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
         output=output,
         correction=spec.correction,
         wide=isinstance(spec.strategy, Walk) and spec.strategy.wide,
-        lines={"columns": "columns", "middle": "matrices", "strided": "matrices"}.get(spec.shape, "rows"),
+        lines={"columns": "columns", "middle": "matrices", "strided": "matrices", "tensor": "results"}.get(spec.shape, "rows"),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gemmgen.core.elements import ELEMENTS
@@ -283,6 +283,8 @@ def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> Reduction
     reasons = architecture_reasons(spec, architecture)
     arithmetic = plan_arithmetic(spec, reasons)
     choice = choose(spec, ELEMENTS[arithmetic.stored].bytes, arithmetic.state_bytes)
+    if arithmetic.places and isinstance(choice, WalkChoice) and (spec.strategy is None or spec.strategy.vector is None):
+        choice = replace(choice, vector=1)
     reasons += _common_reasons(spec, arithmetic, choice, architecture)
     layout = _layout(spec, choice)
     reasons += _layout_reasons(spec, arithmetic, choice, layout)
@@ -496,6 +498,14 @@ def _tensor_reasons(spec: ReductionSpec, arithmetic: Arithmetic, layout: TensorL
         reasons.append(Reason("axes", "strategy.reduced", got, f"{need}: rows lie without gaps"))
     if choice.name == "flat_rows" and choice.wide:
         reasons.append(Reason("wide", "strategy.wide", "true", "false: rows are short, and blocks count them"))
+    if any(part.places for part in arithmetic.parts):
+        need = "one operation, where those on elements have operands, outputs or coordinates"
+        reasons.append(Reason("elements", "operation", arithmetic.operation, need))
+    if arithmetic.places and (choice.name != "tensor_rows" or choice.vector > 1 or choice.wide or choice.repeated):
+        words = [word for word, said in (("wide", choice.wide), ("repeated", choice.repeated)) if said]
+        got = ", ".join([choice.name, f"vector: {choice.vector}", *words])
+        need = "tensor_rows with vector: 1, neither wide nor repeated, for operations that know an element's place"
+        reasons.append(Reason("elements", "strategy", got, need))
     if choice.lanes > choice.threads:
         reasons.append(Reason("lanes", "strategy.lanes", str(choice.lanes), f"at most the block's {choice.threads} threads"))
     if choice.name == "flat_tiles" and choice.lanes <= choice.threads:

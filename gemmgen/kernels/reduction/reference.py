@@ -103,7 +103,9 @@ def _coordinates(plan: ReductionPlan, extents: tuple[int, ...]) -> dict[str, Arr
 def _axes(plan: ReductionPlan) -> dict[str, tuple[int, ...]]:
     """Axes of X as (outer, reduced, inner) that count its rows, and those that count its columns."""
     lines = plan.arithmetic.lines
-    return {"row": (0,), "column": (1,)} if lines == "rows" else {"row": (1,) if lines == "columns" else (0, 1), "column": (2,)}
+    if lines in ("rows", "results"):
+        return {"row": (0,), "column": (1,)}
+    return {"row": (1,) if lines == "columns" else (0, 1), "column": (2,)}
 
 
 def _output(plan: ReductionPlan) -> ArrayArgument:

@@ -157,7 +157,7 @@ def _tensor_sequence(name: str, arithmetic: Arithmetic, layout: TensorLayout, wo
     dimensions, constraints = layout.dimensions(arithmetic.rejects_nothing, counts)
     results = _named_results(arithmetic, layout.result_layout, "all elements" if not layout.kept else "each line")
     extra = [_shaped(argument, layout.result_layout) for argument in arithmetic.result_arguments]
-    arguments = [*layout.scalars(dimensions), layout.source(arithmetic.stored), *results, *extra]
+    arguments = [*layout.scalars(dimensions), layout.source(arithmetic.stored), *results, *extra, *arithmetic.element_arguments]
     if workspace.used:
         arguments.append(_workspace_argument(workspace))
     arguments += layout.host_arguments()

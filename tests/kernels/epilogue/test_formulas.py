@@ -86,7 +86,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 FIELDS = {"elementwise": "operations", "elements": "prologue"}
 """Fields of specs that formulas stand in; the others' is epilogue. ``elements``: those of a reduction, before its sum."""
-SHAPES = ("rows", "columns", "middle", "strided")
+SHAPES = ("rows", "columns", "middle", "strided", "tensor")
 """Shapes of reductions whose elements have rows and columns."""
 MAY_BE_ZERO = ("sums_at", "padding_h", "padding_w")
 """Dimensions of cases with elements that may be 0."""
@@ -100,6 +100,9 @@ def drawn_spec(kind: str, rng: Random) -> dict[str, Any]:
         return {"kind": "gemm", **STRATEGIES[kind], "epilogue": drawn(rng, SPACES["gemm"])}
     shape = rng.choice(SHAPES) if kind == "elements" else "rows"
     own = FAMILIES[kind] if shape == "rows" else {"kind": "reduction", "operation": "sum", "shape": shape}
+    if shape == "tensor":
+        axes = {"kept": rng.randint(0, 3), "reduced": rng.randint(1, 3), "lanes": rng.choice([1, 8, 32, None])}
+        own["strategy"] = {"name": "tensor_rows", **axes}
     return {**own, FIELDS.get(kind, "epilogue"): drawn(rng, SPACES[kind])}
 
 
@@ -124,6 +127,22 @@ def verified(fields: dict[str, Any], backend: BackendName = "emulator") -> list[
     compiled = compile_host_plan(plan) if on_host else compile_plan(plan)
     report = verify_binary(plan, compiled, chosen, cases=few)
     return [str(result.failure) for result in report.results if result.failure]
+
+
+@pytest.mark.parametrize("axes", [{"kept": 1, "reduced": 1}, {"kept": 2, "reduced": 2, "lanes": 8}, {"kept": 0, "reduced": 3}])
+@pytest.mark.parametrize("operation", ["sum", "argmax", "mean_variance"])
+def test_elements_of_a_tensor_have_operands_and_places(operation: str, axes: dict[str, int]) -> None:
+    """A row for each result, a column for each element of one, whatever the strides; lanes beyond the last result store nothing."""
+    formula = {
+        "inputs": {"gate": {"per": "element"}, "scale": {"per": "row"}, "offset": {"per": "column", "type": "f16"}},
+        "outputs": {"value": "value * gate + scale - offset + float32(row - column)", "product": {"value": "value * gate", "type": "f32"}},
+    }
+    strategy = {"name": "tensor_rows", **axes}
+    spec = {"kind": "reduction", "operation": operation, "shape": "tensor", "strategy": strategy, "prologue": formula}
+    plan = gemmgen.plan(spec)
+    cases = [case for case in oracle_of("reduction").cases(plan) if "stride" in case.name or "order" in case.name or "rest" in case.name]
+    assert len(cases) >= 3 and verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=cases).passed
+    assert verified(spec) == []
 
 
 @pytest.mark.parametrize("number", range(COUNT))
@@ -351,7 +370,11 @@ def test_elements_have_operands_and_are_stored_before_they_are_reduced(operation
 @pytest.mark.parametrize(
     ("shape", "formula", "message"),
     [
-        ("tensor", OF_ELEMENTS, "a prologue of shape: all, rows, columns, middle or strided"),
+        (
+            "tensor",
+            {"inputs": {"z": {"per": "channel"}}, "value": "value + z"},
+            "per channel, need per all, memory, row, column or element",
+        ),
         ("all", OF_ELEMENTS, "per row.*the elements are one line"),
         ("rows", {"outputs": {"value": "value", "top": {"reduce": "max", "of": "value"}}}, "reduce: max of elements"),
     ],

@@ -30,6 +30,10 @@ def streaming(**changes: Any) -> dict[str, Any]:
     return {"name": "streaming", **changes}
 
 
+PLACED = {"op": "formula", "inputs": {"gate": {"per": "element"}}, "value": "value * gate"}
+"""An operation on elements with an operand for each."""
+
+
 @pytest.mark.parametrize("name", SERIES)
 def test_a_step_of_the_series_is_256_threads_and_a_second_kernel(name: str) -> None:
     plan = planned(strategy={"name": name})
@@ -122,7 +126,11 @@ def test_integers_are_added_up_in_64_bits() -> None:
         ({"output": "bool"}, "output"),
         ({"input": "int32", "prologue": [{"op": "exp"}]}, "elementwise"),
         ({"input": "int32", "prologue": [{"op": "scale", "factor": 0.5}]}, "elementwise"),
-        ({"shape": "tensor", "prologue": [{"op": "bias"}]}, "elementwise"),
+        ({"shape": "tensor", "prologue": [{"op": "bias", "per": "channel"}]}, "elementwise"),
+        ({"shape": "tensor", "strategy": {"name": "flat_tiles"}, "prologue": [PLACED]}, "elements"),
+        ({"shape": "tensor", "strategy": {"name": "tensor_rows", "vector": 4}, "alignment": 4, "prologue": [PLACED]}, "elements"),
+        ({"shape": "tensor", "strategy": {"name": "tensor_rows", "wide": True}, "prologue": [PLACED]}, "elements"),
+        ({"shape": "tensor", "operation": ["sum", "max"], "prologue": [PLACED]}, "elements"),
         ({"prologue": [{"op": "bias"}], "epilogue": [{"op": "bias"}]}, "elementwise"),
         ({"epilogue": [{"op": "cast", "type": "int32"}, {"op": "scale", "factor": 2}]}, "elementwise"),
     ],
@@ -136,8 +144,8 @@ def test_what_cannot_work_is_refused_for_its_reason(fields: dict[str, Any], code
 
 def test_what_an_operation_is_refused_for_is_said_in_words() -> None:
     with pytest.raises(PlanError) as caught:
-        planned(input="int32", shape="tensor", prologue=[{"op": "bias"}, {"op": "scale", "factor": 0.5}])
-    assert "got bias of an element, need a place in the epilogue" in str(caught.value)
+        planned(input="int32", shape="tensor", prologue=[{"op": "bias", "per": "channel"}, {"op": "scale", "factor": 0.5}])
+    assert "got bias per channel, need per all, memory, row, column or element" in str(caught.value)
     assert "got scale: 0.5 beside an integer value, need an integer" in str(caught.value)
 
 
