@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import z3
 
@@ -15,12 +15,14 @@ from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgume
 from gemmgen.proof.boxes import stored_once
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
+from gemmgen.proof.coverage import Product, product_of
 from gemmgen.proof.direct import note_direct_accesses
+from gemmgen.proof.fragments import Form, Fragments
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.obligations import Verdict
 from gemmgen.proof.registers import read_unwritten
-from gemmgen.proof.rings import PROPERTIES, Findings, follow
-from gemmgen.proof.roles import Step
+from gemmgen.proof.rings import PROPERTIES, Findings, Ring, follow, place_of
+from gemmgen.proof.roles import SHARED_BASE, Step
 from gemmgen.proof.semantics import _ARITHMETIC, _special
 from gemmgen.proof.solver import Solver
 from gemmgen.proof.symbols import Content, Expression, signed
@@ -32,7 +34,21 @@ MOST = (1 << 31) - 1
 def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, function: Function, solver: Solver) -> dict[str, Verdict]:
     """The properties of one kernel with a ring. Raises ``Unliftable``, ``Inexpressible``, ``OutOfTime``."""
     contract = Contract(sequence, launch)
-    ring, runner = follow(sequence, launch, module, function, solver.check_time)
+    product = product_of(sequence)
+
+    def fragments(maps: Mapping[str, TensorMapArgument], size: int) -> Fragments | None:
+        if product is None:
+            return None
+        dimensions = {**product.operands, **product.results}
+        named: dict[str, tuple[str, ...]] = {}
+        for map_ in maps.values():
+            axes = _axes(map_, sequence, contract, solver)
+            if axes is not None and map_.array in dimensions:
+                named[map_.name] = tuple(dimensions[map_.array][axis] for axis in axes)
+        types = {array.name: array.type for array in sequence.arrays}
+        return Fragments(function, maps, named, types, product.dimension, (SHARED_BASE, size), launch.threads)
+
+    ring, runner = follow(sequence, launch, module, function, solver.check_time, fragments)
     for map_ in sequence.tensor_maps:
         if map_.name in ring.used_maps:
             holds = _is_the_array(map_, sequence, contract, solver)
@@ -58,7 +74,69 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     if ring.direct:
         sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
         note_direct_accesses(ring.found, module, function, contract, solver, list(ring.direct.values()), sent)
-    return {name: _verdict(name, ring.found) for name in PROPERTIES}
+    found = {name: _verdict(name, ring.found) for name in PROPERTIES}
+    if product is not None:
+        ready = all(found[name].holds for name in ("memory", "races", "progress"))
+        missing = Verdict("coverage", unproved=["memory, races and progress must be proved first"])
+        found["coverage"] = _coverage(ring, product, known) if ready else missing
+    return found
+
+
+def _coverage(ring: Ring, product: Product, known: Knowledge) -> Verdict:
+    """Every element that leaves is one whole sum over k: ``gemmgen.proof.fragments`` followed the sums, and this proves their counts."""
+    fragments = ring.fragments
+    assert fragments is not None
+    verdict = Verdict("coverage", len(fragments.checked) + len(fragments.obligations))
+    verdict.unproved += [place_of(reason, at) for reason, at in fragments.reasons.items()]
+    if any(each.opcode == "st" for each in ring.direct.values()):
+        verdict.unproved.append("threads store results themselves")
+    if not ring.sends:
+        verdict.unproved.append("no store to the result was found")
+    if verdict.unproved:
+        return verdict
+    array, axes = next(iter(product.operands.items()))
+    contract = known.contract.arrays[array]
+    k = as_term(contract.shape[[axes[axis] for axis in contract.axes].index(product.dimension)])
+    symbols: dict[Expression, Value] = {}
+    for each in sorted(fragments.obligations, key=repr):
+        total = _total(each.count, symbols, known)
+        path = [] if total is None else _decisions(each.facts, symbols, known)
+        if total is None or not known.proves(path, total >= k if each.whole else total < 1 << 31):
+            verdict.unproved.append(f"the sum may end before {product.dimension}" if each.whole else "the products of a sum may overflow")
+            break
+    verdict.proved = verdict.obligations - len(verdict.unproved)
+    return verdict
+
+
+def _total(count: Form, symbols: dict[Expression, Value], known: Knowledge) -> z3.ArithRef | None:
+    """A count of products as a number; None if a part of it has no formula."""
+    total: z3.ArithRef = z3.IntVal(count.number)
+    for content, times in count.terms:
+        value = _counter_or_value(content, symbols, known)
+        if value is None or value.base:
+            return None
+        total = total + value.z3 * times
+    return total
+
+
+def _decisions(facts: Collection[tuple[Expression, bool]], symbols: dict[Expression, Value], known: Knowledge) -> list[z3.BoolRef]:
+    """The comparisons of signed numbers among some decisions, as far as they have formulas."""
+    found: list[z3.BoolRef] = []
+    for fact, outcome in sorted(facts, key=repr):
+        values = [_counter_or_value(part, symbols, known) for part in fact.arguments]
+        if all(value is not None and not value.base for value in values):
+            one, other = (value.z3 for value in values if value is not None)
+            found.append(one < other if outcome else one >= other)
+    return found
+
+
+def _counter_or_value(content: Content, symbols: dict[Expression, Value], known: Knowledge) -> Value | None:
+    """The number of a content; a counter is any number of 32 bits."""
+    if not isinstance(content, Expression) or content.operation != "counter":
+        return _value(content, known)
+    if content not in symbols:
+        symbols[content] = known.symbol("counter", -MOST - 1, MOST)
+    return symbols[content]
 
 
 def _verdict(name: str, found: Findings) -> Verdict:
@@ -68,10 +146,15 @@ def _verdict(name: str, found: Findings) -> Verdict:
 
 def _is_the_array(map_: TensorMapArgument, sequence: LaunchSequence, contract: Contract, solver: Solver) -> bool:
     """True if a map's elements are those of its array: the copy engine then touches no others, whatever its coordinates are."""
+    return _axes(map_, sequence, contract, solver) is not None
+
+
+def _axes(map_: TensorMapArgument, sequence: LaunchSequence, contract: Contract, solver: Solver) -> tuple[int, ...] | None:
+    """The axes of an array that those of its map are; None if the map is not that of the whole array."""
     array = next(each for each in sequence.arrays if each.name == map_.array)
     size = ELEMENTS[array.type].bytes
     if ELEMENT_BYTES[map_.element] != size or map_.im2col is not None or len(map_.extents) != len(array.shape):
-        return False
+        return None
 
     def same(a: z3.ArithRef, b: z3.ArithRef) -> bool:
         difference = z3.simplify(a - b, som=True)
@@ -80,7 +163,8 @@ def _is_the_array(map_: TensorMapArgument, sequence: LaunchSequence, contract: C
         return solver.proves(contract.facts, a == b)
 
     if not same(contract.term(map_.offset_bytes), z3.IntVal(0)):
-        return False
+        return None
+    found: list[int] = []
     left = list(range(len(array.shape)))
     strides = [z3.IntVal(size), *[contract.term(stride) for stride in map_.strides]]
     for extent, stride in zip(map_.extents, strides, strict=True):
@@ -90,9 +174,10 @@ def _is_the_array(map_: TensorMapArgument, sequence: LaunchSequence, contract: C
             if same(contract.term(array.strides[axis]) * size, stride) and same(contract.term(array.shape[axis]), contract.term(extent))
         ]
         if not fits:
-            return False
+            return None
         left.remove(fits[0])
-    return True
+        found.append(fits[0])
+    return tuple(found)
 
 
 def _in_range(known: Knowledge) -> Callable[[Step], bool]:

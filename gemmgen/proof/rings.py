@@ -16,35 +16,30 @@ state that it can be in: the stage, the parity, the slots that are held, the pro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gemmgen.emulator import matrix_descriptor
-from gemmgen.emulator.engines.boxes import swizzled_addresses
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instruction, Integer, Module, Operand, Vector, registers_of
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.hardware.tensor_map import ELEMENT_BYTES, SHARED_ALIGNMENT, SWIZZLE_SPANS
+from gemmgen.hardware.tensor_map import SHARED_ALIGNMENT
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.proof.control import Unliftable
+from gemmgen.proof.fragments import NOTHING, Fragments, Tracked
+from gemmgen.proof.layouts import CHUNK_BYTES, box_bytes, box_places, box_rows, operand_chunks, row_bytes, row_pitch
 from gemmgen.proof.roles import SHARED_BASE, Role, Runner, Values, renamed
 from gemmgen.proof.slicing import written
 from gemmgen.proof.symbols import Content, Expression, of_thread
 
 WARPGROUP_THREADS = 128
 BARRIER_BYTES = 8
-CHUNK_BYTES = 16
-PRODUCT_ROWS = 64
-PRODUCT_K_BYTES = 32
 MAX_PROMISED = (1 << 20) - 1
 """Bytes that a phase of a barrier can wait for."""
 MAX_GROUPS = 16
 """Groups of products, or of results that leave, between two waits."""
 MAX_USES = 64
 """Uses of the ring by one role between two decisions that all roles take."""
-HALVES = ("f16", "bf16")
 PROPERTIES = ("memory", "races", "initialised", "progress", "once")
 
 
@@ -103,6 +98,8 @@ class State:
     """Reads by the copy engine that their thread has waited for, before the other threads know."""
     sent: frozenset[tuple[int, tuple[Content, ...]]] = frozenset()
     """Boxes that were stored, by statement and coordinates, without those of earlier values of a counter."""
+    tracked: Tracked = NOTHING
+    """Sums of products, where they are followed."""
 
 
 @dataclass
@@ -117,14 +114,17 @@ class Findings:
         self.checked[property_].add(what)
         if holds:
             return
-        whole = reason if at is None else f"{_place(at)}: {reason}"
+        whole = place_of(reason, at)
         if whole not in self.reasons[property_]:
             self.reasons[property_].append(whole)
 
 
-def _place(instruction: Instruction) -> str:
-    at = f" ({instruction.location.own()})" if instruction.location is not None else ""
-    return f"PTX line {instruction.line}: {instruction.text.strip().rstrip(';')}{at}"
+def place_of(reason: str, at: Instruction | None) -> str:
+    """A reason with its statement, if it has one."""
+    if at is None:
+        return reason
+    where = f" ({at.location.own()})" if at.location is not None else ""
+    return f"PTX line {at.line}: {at.text.strip().rstrip(';')}{where}: {reason}"
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,13 @@ class Ring:
         """The state before the first event."""
         return State(dirty=self.product_registers)
 
-    def plain(self, state: object, instruction: Instruction) -> object:
+    def plain(self, state: object, instruction: Instruction, certain: bool) -> object:
         """Registers of products in flight are not touched, and those that change are noted."""
         assert isinstance(state, State)
+        if self.fragments is not None:
+            tracked = self.fragments.computed(state.tracked, instruction, certain)
+            if tracked is not state.tracked:
+                state = replace(state, tracked=tracked)
         used, changed = self._of_products(instruction)
         if not used:
             return state
@@ -208,12 +212,14 @@ class Ring:
 
     product_registers: frozenset[str] = frozenset()
     """Registers that products read or write."""
+    fragments: Fragments | None = None
+    """Follows sums of products once the slots are known."""
 
     def event(self, state: object, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> object:
         """The state after an event."""
         assert isinstance(state, State)
         opcode = instruction.opcode
-        state_ = self.plain(state, instruction) if opcode not in ("wgmma", "mbarrier") else state
+        state_ = self.plain(state, instruction, False) if opcode not in ("wgmma", "mbarrier") else state
         assert isinstance(state_, State)
         match opcode:
             case "mbarrier":
@@ -245,7 +251,7 @@ class Ring:
         """True for threads that neither fill nor read the ring."""
         return isinstance(state, State) and not state.fills and not state.reads
 
-    def together(self, states: Sequence[object], complete: bool) -> Sequence[object]:
+    def together(self, states: Sequence[object], complete: bool, facts: Mapping[Expression, bool]) -> Sequence[object]:
         """All roles have used the ring as often since the last time."""
         found = [state for state in states if isinstance(state, State)]
         ring = [state for state in found if state.fills or state.reads]
@@ -255,7 +261,15 @@ class Ring:
             return states
         same = len({state.uses for state in ring}) <= 1
         self.found.note("progress", "uses between decisions", same, "the ring is not filled and read equally often between two decisions")
-        return [replace(state, uses=0) for state in found]
+        if self.fragments is None:
+            return [replace(state, uses=0) for state in found]
+        tracked = self.fragments.together([state.tracked for state in found], facts)
+        return [replace(state, uses=0, tracked=each) for state, each in zip(found, tracked, strict=True)]
+
+    def counted(self, state: object, number: int, name: Expression) -> object:
+        """Counts of products follow a counter that has a name from now on."""
+        assert isinstance(state, State)
+        return state if self.fragments is None else replace(state, tracked=self.fragments.counted(state.tracked, number, name))
 
     # -- barriers in shared memory -----------------------------------------------------------------------------
 
@@ -405,8 +419,8 @@ class Ring:
         target, source, barrier = instruction.operands[:3]
         found = self._map(instruction, source, values)
         start, address = values.of(target), values.of(barrier)
-        size = _box_bytes(found)
-        if _row_pitch(found) != _row_bytes(found):
+        size = box_bytes(found)
+        if row_pitch(found) != row_bytes(found):
             raise Unliftable(instruction, "boxes with gaps between their rows are not modelled as stages")
         if not isinstance(start, int) or not isinstance(address, int) or threads != role.threads:
             raise Unliftable(instruction, "a copy whose place is not known")
@@ -414,6 +428,10 @@ class Ring:
         slot = state.use % self._slots()
         self._ring(instruction, state.promised > 0 and self._learned(self.full, slot, address), "not a copy to the slot that is filled")
         filled = (*state.filled, (start, size))
+        if self.fragments is not None:
+            assert isinstance(source, Address) and isinstance(source.extra[0], Vector)
+            coordinates = [values.of(element) for element in source.extra[0].elements]
+            state = replace(state, tracked=self.fragments.filled(state.tracked, state.uses, found.name, start, coordinates))
         total = sum(each for _, each in filled)
         self._ring(instruction, total <= state.promised, "more bytes than were promised")
         apart = all(start + size <= other or other + length <= start for other, length in state.filled)
@@ -434,7 +452,7 @@ class Ring:
         start = values.of(source)
         if "bulk_group" not in instruction.modifiers or not isinstance(start, int | tuple):
             raise Unliftable(instruction, "a copy whose place is not known")
-        number = self._footprint(instruction, start, _rows(found) * _row_pitch(found), threads, False, SHARED_ALIGNMENT, box=found)
+        number = self._footprint(instruction, start, box_rows(found) * row_pitch(found), threads, False, SHARED_ALIGNMENT, box=found)
         owners = self._owners[number][0]
         ready = np.zeros(len(owners), np.bool_)
         for other in state.visible:
@@ -446,6 +464,7 @@ class Ring:
         if state.senders not in ((), threads):
             raise Unliftable(instruction, "different threads send results")
         sent = self._box(state, instruction, target, found, threads, values)
+        state = self._result(state, role, instruction, found, start, threads, values)
         return replace(state, leaving=state.leaving | {number}, senders=threads, sent=sent)
 
     def _box(
@@ -467,9 +486,34 @@ class Ring:
                 self.sends.add(Sent(found.name, instruction.line, thread, mine, bounded))
         return state.sent | {key}
 
+    def _result(
+        self,
+        state: State,
+        role: Role,
+        instruction: Instruction,
+        found: TensorMapArgument,
+        start: int | tuple[int, ...],
+        threads: tuple[bool, ...],
+        values: Values,
+    ) -> State:
+        """The state after boxes left whose contents are followed."""
+        if self.fragments is None:
+            return state
+        target = instruction.operands[0]
+        assert isinstance(target, Address) and isinstance(target.extra[0], Vector)
+        tracked, groups = state.tracked, _groups(role.threads)
+        for thread, here in enumerate(threads):
+            if here:
+                coordinates = [of_thread(values.of(element), thread) for element in target.extra[0].elements]
+                begin = start if isinstance(start, int) else start[thread]
+                tracked = self.fragments.left(tracked, instruction, found.name, begin, coordinates, groups)
+        return replace(state, tracked=tracked)
+
     def renamed(self, state: object, old: Expression, name: Expression, grows: bool) -> object:
         """Boxes of a counter's earlier values are of no interest in later turns: their places differ."""
         assert isinstance(state, State)
+        if self.fragments is not None:
+            state = replace(state, tracked=self.fragments.renamed(state.tracked, old, name))
         if not grows and any(_mentions(places, name) for _, places in state.sent):
             self.found.note("once", ("counter", name), False, "a loop that stores boxes begins again")
         kept: set[tuple[int, tuple[Content, ...]]] = set()
@@ -516,6 +560,18 @@ class Ring:
             if not isinstance(operand, Vector):
                 slots |= self._read(state, role, instruction, values.of(operand), which)
         held = tuple((slot, was_read or slot in slots) for slot, was_read in state.held)
+        if self.fragments is not None:
+            use = None
+            places = [place for place, (slot, _) in enumerate(state.held) if slot in slots]
+            if len(slots) == 1 and len(places) == 1:
+                use = state.uses - len(state.held) + places[0]
+            contents = (values.of(a), values.of(b))
+            descriptors = [
+                [content[WARPGROUP_THREADS * group] if isinstance(content, tuple) else content for content in contents]
+                for group in _groups(role.threads)
+            ]
+            scale = values.of(instruction.operands[3])
+            state = replace(state, tracked=self.fragments.multiplied(state.tracked, instruction, use, scale, descriptors))
         opened = _Group(state.open.slots | slots, state.open.registers | used, state.open.results | {targets})
         return replace(state, open=opened, held=held)
 
@@ -545,7 +601,7 @@ class Ring:
 
     def _slots_of(self, instruction: Instruction, bits: int, which: int) -> frozenset[int]:
         """The slots that an operand lies in; notes bytes outside of them and of shared memory."""
-        addresses = _chunks(instruction, bits, which)
+        addresses, _ = operand_chunks(instruction, bits, which)
         low, high = int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
         inside = low >= SHARED_BASE and high <= SHARED_BASE + self.shared_bytes
         self.found.note("memory", (instruction.line, bits), inside, "reads outside of shared memory", instruction)
@@ -645,7 +701,11 @@ class Ring:
         else:
             size = TYPE_BYTES[instruction.type] * (len(data.elements) if isinstance(data, Vector) else 1)
         number = self._footprint(instruction, address, size, threads, stores, size, by_warp=opcode == "stmatrix")
-        return self._stored(state, instruction, number) if stores else self._loaded(state, instruction, number)
+        if not stores:
+            return self._loaded(state, instruction, number)
+        if self.fragments is not None:
+            state = replace(state, tracked=self.fragments.stored(state.tracked, instruction, address, threads, size))
+        return self._stored(state, instruction, number)
 
     def _stored(self, state: State, instruction: Instruction, number: int) -> State:
         recent = state.plain | state.fenced_stores | state.loads
@@ -699,7 +759,7 @@ class Ring:
                     if not self._inside(instruction, start, size, alignment):
                         raise Unliftable(instruction, "outside of shared memory, or not aligned")
                     owner = len(threads) + thread // WARP_THREADS if by_warp else thread
-                    place = _box_places(box, start) if box is not None else np.arange(start, start + size)
+                    place = box_places(box, start).ravel() if box is not None else np.arange(start, start + size)
                     before = owners[place - SHARED_BASE]
                     if stores and ((before >= 0) & (before != owner)).any():
                         self.found.note("races", ("one store", instruction.line), False, "two threads store the same bytes", instruction)
@@ -768,6 +828,11 @@ class Ring:
         self.found.note("races", "memory of its own", apart, "slots, barriers and the memory of teams of threads overlap")
 
 
+def _groups(threads: tuple[bool, ...]) -> tuple[int, ...]:
+    """The warpgroups that some threads belong to."""
+    return tuple(first // WARPGROUP_THREADS for first in range(0, len(threads), WARPGROUP_THREADS) if threads[first])
+
+
 def _variable(content: Content | None) -> str:
     """The name of a variable whose address this is; empty for other contents."""
     if isinstance(content, Expression) and content.operation == "symbol" and content.arguments[1] == 0:
@@ -790,48 +855,6 @@ def _contains(threads: tuple[bool, ...], others: tuple[bool, ...]) -> bool:
     return all(here or not other for here, other in zip(threads, others, strict=True)) if others else True
 
 
-def _row_bytes(found: TensorMapArgument) -> int:
-    return ELEMENT_BYTES[found.element] * found.box[0]
-
-
-def _rows(found: TensorMapArgument) -> int:
-    return math.prod(found.box[1:])
-
-
-def _row_pitch(found: TensorMapArgument) -> int:
-    """Bytes from one row of a box to the next in shared memory."""
-    return max(_row_bytes(found), SWIZZLE_SPANS[found.swizzle])
-
-
-def _box_bytes(found: TensorMapArgument) -> int:
-    return _rows(found) * _row_bytes(found)
-
-
-def _box_places(found: TensorMapArgument, start: int) -> np.ndarray:
-    """Addresses of the bytes of a box in shared memory."""
-    rows = np.arange(_rows(found))[:, None] * _row_pitch(found)
-    addresses = (start + rows + np.arange(_row_bytes(found))).ravel()
-    return swizzled_addresses(addresses, found.swizzle)
-
-
-def _chunks(instruction: Instruction, bits: int, which: int) -> np.ndarray:
-    """Addresses of the chunks of 16 bytes that an operand of a product lies in."""
-    shape = next((word for word in instruction.modifiers if word.startswith("m64n")), "")
-    columns, depth = (int(part) for part in shape[4:].split("k"))
-    kinds = [word for word in instruction.modifiers if word != "satfinite"][-3:]
-    sparse = instruction.has("sp")
-    flags = [operand.value for operand in instruction.operands[6 if sparse else 4 :] if isinstance(operand, Integer)]
-    majors = flags[2:] if kinds[1] in HALVES else []
-    majors = [0] * (2 - len(majors)) + majors
-    extent = (PRODUCT_ROWS, columns)[which]
-    transposed = majors[which] == 1
-    # Of a sparse A there is half as much as of B.
-    along_k = PRODUCT_K_BYTES * (2 if sparse and which == 1 else 1)
-    depth = depth // 2 if sparse and which == 0 else depth
-    rows, row_chunks = (depth, extent * 2 // CHUNK_BYTES) if transposed else (extent, along_k // CHUNK_BYTES)
-    return matrix_descriptor.chunks(matrix_descriptor.decode(bits), rows, row_chunks, not transposed)
-
-
 def product_registers(function: Function) -> frozenset[str]:
     """Names of the registers that the function's products read and write."""
     found: set[str] = set()
@@ -851,9 +874,17 @@ def uses_rings(function: Function) -> bool:
 
 
 def follow(
-    sequence: LaunchSequence, launch: KernelLaunch, module: Module, function: Function, check_time: Callable[[], None]
+    sequence: LaunchSequence,
+    launch: KernelLaunch,
+    module: Module,
+    function: Function,
+    check_time: Callable[[], None],
+    fragments: Callable[[Mapping[str, TensorMapArgument], int], Fragments | None] = lambda *_: None,
 ) -> tuple[Ring, Runner]:
-    """The protocol of a kernel, followed on all its ways. Raises ``Unliftable``."""
+    """The protocol of a kernel, followed on all its ways. Raises ``Unliftable``.
+
+    ``fragments``: follows sums of products, from the tensor maps and the bytes of shared memory.
+    """
     if launch.cluster != (1, 1, 1):
         raise Unliftable(None, "clusters of blocks are not modelled")
     shared = [variable for variable in module.variables.values() if variable.space == "shared"]
@@ -864,7 +895,8 @@ def follow(
     except Exception as error:
         raise Unliftable(None, "the size of shared memory depends on the problem") from error
     ring, _ = _run(sequence, launch, function, size, shared[0].name, {}, check_time)
-    return _run(sequence, launch, function, size, shared[0].name, ring.fills, check_time)
+    used = fragments({map_.name: map_ for map_ in ring.maps.values()}, size)
+    return _run(sequence, launch, function, size, shared[0].name, ring.fills, check_time, used)
 
 
 def _run(
@@ -875,9 +907,11 @@ def _run(
     shared: str,
     fills: Mapping[int, tuple[tuple[int, int], ...]],
     check_time: Callable[[], None],
+    fragments: Fragments | None = None,
 ) -> tuple[Ring, Runner]:
     ring = Ring(sequence, launch, function, size, fills)
     ring.product_registers = product_registers(function)
+    ring.fragments = fragments
     runner = Runner(function, launch.block, ring, check_time)
     runner.shared = shared
     runner.run()

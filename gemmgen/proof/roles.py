@@ -50,8 +50,8 @@ class Monitor(Protocol):
     def event(self, state: object, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> object:
         """The state after an event of some threads of a role. Raises ``Unliftable``."""
 
-    def plain(self, state: object, instruction: Instruction) -> object:
-        """The state after a statement that only computes registers."""
+    def plain(self, state: object, instruction: Instruction, certain: bool) -> object:
+        """The state after a statement that only computes registers; ``certain`` if all threads of the role carry it out."""
 
     def finished(self, state: object, role: Role) -> None:
         """Notes that the threads of a role have ended."""
@@ -59,8 +59,11 @@ class Monitor(Protocol):
     def idle(self, state: object) -> bool:
         """True for a role that has no part in the protocol."""
 
-    def together(self, states: Sequence[object], complete: bool) -> Sequence[object]:
-        """The states of roles that decide together, after they have."""
+    def together(self, states: Sequence[object], complete: bool, facts: Facts) -> Sequence[object]:
+        """The states of roles that decide together, after they have; ``facts`` are the decisions before."""
+
+    def counted(self, state: object, number: int, name: Expression) -> object:
+        """The state after a counter that is ``number`` now got a name."""
 
     def renamed(self, state: object, old: Expression, name: Expression, grows: bool) -> object:
         """The state after a sum ``old`` got the name of a counter, which it had before if ``grows``."""
@@ -214,7 +217,7 @@ class Runner:
             here = seen[roles, stored]
             comparison = _wanted(roles)
             if comparison is None:
-                self.monitor.together([role.monitor for role in roles], True)
+                self.monitor.together([role.monitor for role in roles], True, facts)
                 continue
             for outcome in (True, False):
                 here_after, facts_after, step = self._decided(roles, facts, comparison, outcome)
@@ -229,7 +232,7 @@ class Runner:
         together = [place for place, role in enumerate(roles) if role.waiting == comparison]
         rest = [role for place, role in enumerate(roles) if place not in together]
         complete = all(role.ended and self.monitor.idle(role.monitor) for role in rest)
-        states = self.monitor.together([roles[place].monitor for place in together], complete)
+        states = self.monitor.together([roles[place].monitor for place in together], complete, facts)
         changed = list(roles)
         for place, state in zip(together, states, strict=True):
             changed[place] = replace(changed[place], monitor=state)
@@ -262,7 +265,8 @@ class Runner:
             low = FEW_TURNS if facts[comparison] and comparison.operation == "lt.s32" else 0
             name = Expression("counter", (low, limit), low)
             changed = []
-            for place, role in enumerate(roles):
+            for place, each in enumerate(roles):
+                role = replace(each, monitor=self.monitor.counted(each.monitor, counter, name))
                 register = dict(role.origins).get(comparison)
                 if place not in together or register is None or dict(role.environment).get(register) != counter:
                     changed.append(self._forget(role, name))
@@ -365,7 +369,7 @@ class Runner:
                         waiting = open_parts(guard)[0]
                         return [Role(role.threads, block, place, _stored(environment), state, tuple(origins.items()), waiting)]
                     self._assign(instruction, None, environment)
-                    state = self.monitor.plain(state, instruction)
+                    state = self.monitor.plain(state, instruction, False)
                     place += 1
                     continue
                 if guard is None and instruction.opcode in EVENTS and not _only_global(instruction):
@@ -377,7 +381,7 @@ class Runner:
                 elif guard == 0:
                     threads = (False,) * self.count
                 if instruction.opcode not in EVENTS and self._only_data(instruction):
-                    state = self.monitor.plain(state, instruction)
+                    state = self.monitor.plain(state, instruction, guard == 1 and not role.whole)
                 elif any(threads):
                     state = self._execute(role, (block, place), instruction, threads, guard, environment, state, origins, facts)
                 place += 1
@@ -424,7 +428,7 @@ class Runner:
             elif opcode in ("ld", "atom", "ldmatrix"):
                 self._assign(instruction, None, environment)
             return state
-        state = self.monitor.plain(state, instruction)
+        state = self.monitor.plain(state, instruction, guard == 1 and not role.whole)
         if opcode in WITHOUT_EFFECT or not self._computes[id(instruction)]:
             return state
         result: Content | None = None
@@ -629,7 +633,7 @@ class Runner:
                     raise Unliftable(statement, "data decides which threads do this")
                 if statement.opcode in EVENTS:
                     state = self.monitor.event(state, here.everyone, statement, here.threads, Values(self, {}, {}))
-                state = self.monitor.plain(state, statement)
+                state = self.monitor.plain(state, statement, False)
                 for register in written(statement):
                     environment.pop(register.name, None)
         return replace(here, block=meeting, place=0, environment=_stored(environment), monitor=state)

@@ -19,7 +19,7 @@ Each: TypeAlias = tuple[int, ...]
 class Expression:
     """A number that only a problem decides. Two equal expressions have equal values at the same time."""
 
-    __slots__ = ("_hash", "arguments", "low", "operation", "uniform")
+    __slots__ = ("_hash", "_mask", "arguments", "low", "operation", "uniform")
 
     def __init__(self, operation: str, arguments: tuple[Content, ...] = (), low: int = 0) -> None:
         self.operation, self.arguments = operation, arguments
@@ -28,6 +28,12 @@ class Expression:
         self.uniform: bool = all(not isinstance(part, tuple) and (not isinstance(part, Expression) or part.uniform) for part in arguments)
         """True if all threads have the same value."""
         self._hash = hash((operation, arguments))
+        mask = 1 << self._hash % 64
+        for part in arguments:
+            if isinstance(part, Expression):
+                mask |= part._mask
+        self._mask = mask
+        """A bit for each part, by its hash: without its bit, an expression is no part."""
 
     def __hash__(self) -> int:
         return self._hash
@@ -44,6 +50,8 @@ class Expression:
 
     def mentions(self, other: Expression) -> bool:
         """True if another expression is a part of this one."""
+        if not self._mask >> other._hash % 64 & 1:
+            return False
         return self == other or any(isinstance(part, Expression) and part.mentions(other) for part in self.arguments)
 
 
