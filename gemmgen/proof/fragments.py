@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
@@ -25,6 +25,7 @@ from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Float, Function, Instruction
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES
 from gemmgen.kernels.launch import TensorMapArgument
+from gemmgen.proof.control import control_flow
 from gemmgen.proof.layouts import CHUNK_BYTES, box_places, operand_chunks
 from gemmgen.proof.roles import renamed
 from gemmgen.proof.slicing import written
@@ -62,6 +63,9 @@ class Form:
         for content, times in other.terms:
             left[content] = left.get(content, 0) - times
         return not (self.number - other.number) % WORD and not any(times % WORD for times in left.values())
+
+
+NO_PRODUCTS = Form()
 
 
 @lru_cache(maxsize=4096)
@@ -118,14 +122,23 @@ class Part:
     size: int = 4
     kind: str = ""
     """The type of the number; empty for 0."""
+    total: str = ""
+    """For a total that sums are added to: "before" without, "after" with the sum that the product's registers hold."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Registers that a product adds to: products so far, and for each group of warps the first row and column by dimension."""
+    """Registers that a product adds to.
+
+    They hold the products from index ``first`` up to, not including, ``count``.
+    """
 
     count: Form | None
     places: tuple[tuple[tuple[str, Form], ...], ...] = ()
+    """For each group of warps the first row and column, by dimension."""
+    first: Form = NO_PRODUCTS
+    begins: bool = True
+    """False where a total holds the products before ``first``."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +158,7 @@ class Multiplied:
     use: int
     line: int
     fresh: bool
+    begins: bool
     descriptors: tuple[tuple[int, int], ...]
 
 
@@ -205,11 +219,14 @@ class Fragments:
         self.obligations: set[Obligation] = set()
         self.checked: set[object] = set()
         self._products = {each.line: each for each in function.body if each.opcode == "wgmma" and each.has("mma_async")}
+        if len(self._products) < sum(each.opcode == "wgmma" and each.has("mma_async") for each in function.body):
+            self._fail("two products in one line")
         self._lines = {each.line: each for each in function.body}
         self._wanted = _data_registers(function)
         self._writes = {
             id(each): any(register.name in self._wanted for register in written(each)) for each in function.body if each.opcode != "wgmma"
         }
+        self._live = _live_after(function, self._wanted, self._products)
         self._images: list[np.ndarray] = [np.zeros(self._bytes, np.int64)]
         self._numbers: dict[bytes, int] = {self._images[0].tobytes(): 0}
         self._changes: dict[object, int] = {}
@@ -217,7 +234,7 @@ class Fragments:
         self._parts: list[tuple[Part, int]] = [(Part(), 0)]
         self._tables: dict[object, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._operands: dict[object, tuple[str, Form, Form]] = {}
-        self._sent: dict[object, tuple[Results, ...]] = {}
+        self._sent: dict[object, tuple[tuple[Results, str], ...]] = {}
 
     def _fail(self, reason: str, at: Instruction | None = None) -> None:
         self.reasons.setdefault(reason, at)
@@ -230,7 +247,7 @@ class Fragments:
             return tracked
         registers = dict(tracked.registers)
         targets = [register.name for register in written(instruction)]
-        found = self._contents(instruction, registers) if certain else None
+        found = self._contents(instruction, registers, dict(tracked.sums)) if certain else None
         lost = {name for name in targets if name in self._accumulators(tracked)}
         for name in targets:
             registers.pop(name, None)
@@ -244,17 +261,22 @@ class Fragments:
     def _accumulators(self, tracked: Tracked) -> frozenset[str]:
         return frozenset(name for results, _ in tracked.sums for name in results)
 
-    def _without(self, tracked: Tracked, gone: Iterable[Results], keep: bool = False) -> Tracked:
-        """The state in which nothing holds the present value of some sums."""
+    def _without(self, tracked: Tracked, gone: Iterable[Results]) -> Tracked:
+        """The state without some sums."""
         lost = set(gone)
         registers = frozenset((name, parts) for name, parts in tracked.registers if not any(part.results in lost for part in parts))
-        sums = tracked.sums if keep else frozenset((results, each) for results, each in tracked.sums if results not in lost)
+        sums = frozenset((results, each) for results, each in tracked.sums if results not in lost)
         return replace(tracked, registers=registers, sums=sums, image=0)
 
-    def _contents(self, instruction: Instruction, registers: Mapping[str, tuple[Part, ...]]) -> dict[str, tuple[Part, ...]] | None:
+    def _contents(
+        self, instruction: Instruction, registers: Mapping[str, tuple[Part, ...]], sums: Mapping[Results, Sum]
+    ) -> dict[str, tuple[Part, ...]] | None:
         opcode, operands = instruction.opcode, instruction.operands
         if opcode == "mov" and len(operands) == 2:
             return self._moved(instruction, operands[0], operands[1], registers)
+        if opcode == "add" and len(operands) == 3 and isinstance(operands[0], Register):
+            total = self._added(instruction, [self._of(operand, registers) for operand in operands[1:]], sums)
+            return None if total is None else {operands[0].name: (total,)}
         if opcode == "cvt" and instruction.modifiers[0] == "rn" and len(operands) == 2 and isinstance(operands[0], Register):
             to, source = instruction.modifiers[1:] if len(instruction.modifiers) == 3 else ("", "")
             parts = self._of(operands[1], registers)
@@ -262,6 +284,19 @@ class Fragments:
             if to in ROUNDED and source == "f32" and single.size == 4 and single.kind in ("f32", ""):
                 return {operands[0].name: (replace(single, size=2, kind=to if single.kind else ""),)}
         return None
+
+    def _added(self, instruction: Instruction, operands: Sequence[tuple[Part, ...] | None], sums: Mapping[Results, Sum]) -> Part | None:
+        """The total after a sum was added to it."""
+        parts = [each[0] for each in operands if each is not None and len(each) == 1]
+        if len(parts) != 2 or instruction.modifiers not in (("f32",), ("rn", "f32")) or any(part.size != 4 for part in parts):
+            return None
+        one, other = sorted(parts, key=lambda part: bool(part.results) and not part.total)
+        if not other.results or other.total or other.kind != "f32":
+            return None
+        after = replace(other, total="after")
+        if one == Part():
+            return after if other.results in sums and sums[other.results].begins else None
+        return after if one == replace(other, total="before") else None
 
     def _moved(
         self, instruction: Instruction, target: Operand, source: Operand, registers: Mapping[str, tuple[Part, ...]]
@@ -297,7 +332,7 @@ class Fragments:
         registers = dict(tracked.registers)
         elements = data.elements if isinstance(data, Vector) else (data,)
         contents = tuple(self._of(element, registers) for element in elements)
-        key = (tracked.image, instruction.line, address, threads, contents)
+        key = (tracked.image, id(instruction), address, threads, contents)
         if key not in self._changes:
             image = self._images[tracked.image].copy()
             numbers = np.nonzero(np.array(threads))[0]
@@ -407,16 +442,23 @@ class Fragments:
             raise NotFollowed("a product is added to registers that are neither 0 nor its sum")
         others = {other for other, _ in tracked.sums if other != results and set(other) & set(results)}
         tracked = self._without(tracked, others)
-        tracked = self._without(tracked, {results}, keep=True)
-        kept = {name: parts for name, parts in tracked.registers if name not in results}
-        now = {name: (Part(results, place, 4, total),) for place, name in enumerate(results)}
         fresh = scale == 0 or not same
+        now = {name: (Part(results, place, 4, total),) for place, name in enumerate(results)}
+        totals = False
+        for name, parts in tracked.registers:
+            if name not in self._live[instruction.line]:
+                continue
+            kept = _kept(parts, results, fresh)
+            totals = totals or any(part.results == results and part.total for part in parts)
+            if kept is not None and name not in now:
+                now[name] = kept
         sums = dict(tracked.sums)
-        if fresh:
-            sums[results] = Sum(None)
+        begins = not totals
+        known = sums.get(results, Sum(None))
+        sums[results] = replace(known, begins=begins if fresh else known.begins)
         used = tuple((int(a), int(b)) for a, b in pairs)  # type: ignore[arg-type]
-        item = Multiplied(use, instruction.line, fresh, used)
-        return replace(tracked, registers=frozenset((kept | now).items()), sums=frozenset(sums.items()), log=(*tracked.log, item))
+        item = Multiplied(use, instruction.line, fresh, begins, used)
+        return replace(tracked, registers=frozenset(now.items()), sums=frozenset(sums.items()), image=0, log=(*tracked.log, item))
 
     def left(
         self,
@@ -446,10 +488,13 @@ class Fragments:
         changed = self._changed(tracked, change)
         sums = set()
         for results, each in changed.sums:
-            count = each.count
+            count, first = each.count, each.first
             if count is not None and not count.terms and count.number and not count.number % number:
-                count = Form(frozenset(((name, count.number // number),)))
-            sums.add((results, replace(each, count=count)))
+                times = count.number // number
+                count = Form(frozenset(((name, times),)))
+                if first != NO_PRODUCTS and not first.terms:
+                    first = Form(count.terms, first.number - times * number)
+            sums.add((results, replace(each, count=count, first=first)))
         return replace(changed, sums=frozenset(sums))
 
     def _changed(self, tracked: Tracked, change: Callable[[Form], Form | None]) -> Tracked:
@@ -457,13 +502,15 @@ class Fragments:
             return tracked
         sums = set()
         for results, each in tracked.sums:
-            count = None if each.count is None else change(each.count)
+            count, first = None if each.count is None else change(each.count), change(each.first)
             places = []
             for group in each.places:
                 place = tuple((dimension, new) for dimension, form in group if (new := change(form)) is not None)
                 places.append(place)
             whole = all(len(new) == len(group) for new, group in zip(places, each.places, strict=True))
-            sums.add((results, Sum(count, tuple(places)) if whole else Sum(None)))
+            known = whole and first is not None
+            new = replace(each, count=count, places=tuple(places), first=first or NO_PRODUCTS) if known else Sum(None, begins=each.begins)
+            sums.add((results, new))
         log: list[Box | Multiplied | Left] = []
         for item in tracked.log:
             if isinstance(item, Multiplied):
@@ -513,7 +560,8 @@ class Fragments:
         _, depth, _, _ = _shape(instruction)
         results = tuple(register.name for register in registers_of(instruction.operands[0]))
         before = sums.get(results, Sum(None))
-        count, places = (Form(), ()) if item.fresh else (before.count, before.places)
+        count, places = (NO_PRODUCTS, ()) if item.fresh and item.begins else (before.count, before.places)
+        first = count if item.fresh else before.first
         found: list[tuple[tuple[str, Form], ...]] = []
         for pair in item.descriptors:
             operands = [self._operand(instruction, bits, which, boxes) for which, bits in enumerate(pair)]
@@ -523,13 +571,13 @@ class Fragments:
                 if count is None or not along.congruent(count):
                     raise NotFollowed(f"the {self._k} of a product does not follow from how many were added before")
             found.append(tuple((self._free(array), form) for array, form, _ in operands))
-        assert count is not None
+        assert count is not None and first is not None
         if places and not _same_places(places, found):
             raise NotFollowed("a sum holds products of different rows or columns")
         if count.terms:
             self.obligations.add(Obligation(count, False, _relevant(facts, count)))
         self.checked.add(item.line)
-        sums[results] = Sum(count.plus(depth), places or tuple(found))
+        sums[results] = Sum(count.plus(depth), places or tuple(found), first, before.begins)
 
     def _free(self, array: str) -> str:
         """The dimension of an operand that is not summed over."""
@@ -538,7 +586,7 @@ class Fragments:
 
     def _operand(self, instruction: Instruction, bits: int, which: int, boxes: Sequence[Box]) -> tuple[str, Form, Form]:
         """The array of an operand, its first row, and its first index of k."""
-        key = (instruction.line, bits, which, tuple(replace(box, use=0) for box in boxes))
+        key = (id(instruction), bits, which, tuple(replace(box, use=0) for box in boxes))
         if key not in self._operands:
             self._operands[key] = self._found_operand(instruction, bits, which, boxes)
         return self._operands[key]
@@ -619,14 +667,17 @@ class Fragments:
         key = (item, places)
         if key not in self._sent:
             self._sent[key] = self._sums_of(item, used, sums)
-        for results in self._sent[key]:
-            count = Form() if not results else sums.get(results, Sum(None)).count
+        for results, total in self._sent[key]:
+            mine = sums.get(results, Sum(None))
+            count = NO_PRODUCTS if not results else mine.first if total == "before" else mine.count
+            if count is not None and results and not total and mine.first != NO_PRODUCTS:
+                raise NotFollowed("a stored sum does not begin at the first product")
             if count is None:
                 raise NotFollowed("how many products a stored sum has is not known")
             self.obligations.add(Obligation(count, True, _relevant(facts, count)))
         self.checked.add(item.line)
 
-    def _sums_of(self, item: Left, image: np.ndarray, sums: Mapping[Results, Sum]) -> tuple[Results, ...]:
+    def _sums_of(self, item: Left, image: np.ndarray, sums: Mapping[Results, Sum]) -> tuple[tuple[Results, str], ...]:
         map_ = self._maps[item.map_]
         axes = self._axes.get(item.map_)
         bytes_, size = box_places(map_, item.start), ELEMENT_BYTES[map_.element]
@@ -637,7 +688,7 @@ class Fragments:
         whole = (codes > 0).all() and (owners == owners[..., :1]).all()
         if not whole:
             raise NotFollowed("a stored element is no sum of products")
-        found: set[Results] = set()
+        found: set[tuple[Results, str]] = set()
         row, column = np.indices(codes.shape[:2])
         for first in np.unique(codes[..., 0]).tolist():
             part, byte = self._parts[first]
@@ -645,7 +696,7 @@ class Fragments:
             following = [self._codes.get((part, number), -1) for number in range(size)]
             if byte != 0 or part.size != size or (codes[mask] != np.array(following)).any():
                 raise NotFollowed("a stored element is made from parts of several sums")
-            found.add(part.results)
+            found.add((part.results, part.total))
             if not part.results:
                 continue
             if self._types[map_.array] != part.kind:
@@ -698,6 +749,16 @@ def _renamed(form: Form, old: Expression, name: Expression) -> Form | None:
     return total
 
 
+def _kept(parts: tuple[Part, ...], results: Results, fresh: bool) -> tuple[Part, ...] | None:
+    """What a register holds once a product was added to a sum, or a sum began anew; None if that is not known."""
+    if not any(part.results == results for part in parts):
+        return parts
+    (part,) = parts if len(parts) == 1 else (Part(),)
+    if part.size != 4 or part.total != ("after" if fresh else "before"):
+        return None
+    return (replace(part, total="before"),)
+
+
 def _same_places(one: Sequence[Sequence[tuple[str, Form]]], two: Sequence[Sequence[tuple[str, Form]]]) -> bool:
     if len(one) != len(two) or any(len(a) != len(b) for a, b in zip(one, two, strict=True)):
         return False
@@ -742,13 +803,45 @@ def _data_registers(function: Function) -> frozenset[str]:
         more = {
             register.name
             for each in function.body
-            if each.opcode in ("mov", "cvt") and any(target.name in wanted for target in written(each))
+            if each.opcode in ("mov", "cvt", "add") and any(target.name in wanted for target in written(each))
             for operand in each.operands[1:]
             for register in registers_of(operand)
         }
         if more <= wanted:
             return frozenset(wanted)
         wanted |= more
+
+
+def _live_after(function: Function, wanted: frozenset[str], lines: Collection[int]) -> dict[int, frozenset[str]]:
+    """The wanted registers that may be read after some statements."""
+    flow = control_flow(function)
+    reads = {id(each): _read(each) & wanted for each in function.body}
+    kills = {
+        id(each): frozenset(register.name for register in written(each)) if each.guard is None else frozenset[str]()
+        for each in function.body
+    }
+    live = {block: frozenset[str]() for block in range(len(flow.blocks) + 1)}
+    found: dict[int, frozenset[str]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(range(len(flow.blocks))):
+            now = frozenset[str]().union(*[live[other] for other in flow.successors[block]])
+            for each in reversed(flow.blocks[block]):
+                if each.line in lines:
+                    found[each.line] = now
+                now = (now - kills[id(each)]) | reads[id(each)]
+            if now != live[block]:
+                live[block], changed = now, True
+    return found
+
+
+def _read(instruction: Instruction) -> frozenset[str]:
+    """The registers that a statement may read: its operands but for results, which a product and a guarded statement may keep."""
+    operands = instruction.operands
+    if written(instruction) and instruction.opcode != "wgmma" and instruction.guard is None:
+        operands = operands[1:]
+    return frozenset(register.name for operand in operands for register in registers_of(operand))
 
 
 def _of_results(instruction: Instruction) -> Iterator[Register]:

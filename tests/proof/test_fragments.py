@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
 pytest.importorskip("z3")
 
+import gemmgen
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.launch import LaunchSequence
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.proof.fragments import Form, form_of
 from gemmgen.proof.symbols import Expression
+from gemmgen.toolchain.compilation import compile_plan
 from tests.proof.test_rings import LOAD, STORE, changed, doubled, kernel, number, proof_of, without
 
 PRODUCT = r"wgmma\.mma_async[^{]*\{([^}]*)\}, (%rd\d+), (%rd\d+), p, 1, 1, 0, 0;"
@@ -128,6 +134,52 @@ MISTAKES: dict[str, Callable[[str], str]] = {
     "readers take other tiles than the filler": changed(r"(min\.s32 \s*%r160, %r159), 8;", lambda m: f"{m[1]}, 4;"),
     "an operand is stored": changed(r"(add\.s32 \s*%r154, %r90), 36864;", lambda m: f"{m[1]}, 24576;"),
 }
+
+
+ADD = r"add\.rn\.f32 \s*(%f\d+), (%f\d+), \1;"
+FIRST = r"setp\.ne\.b32 p, (%r\d+), 0;(\s*wgmma)"
+OF_TOTALS: dict[str, Callable[[str], str]] = {
+    "a sum is not added to its total": without(ADD, 3),
+    "a sum is added twice": changed(ADD, doubled, 3),
+    "a sum is added to another total": both(without(ADD, 3), changed(ADD, lambda m: f"{m[0]}\n\tadd.rn.f32 {m[1]}, {m[2]}, {m[1]};", 3)),
+    "totals are exchanged": changed(
+        ADD + r"(\s*)" + ADD.replace(r"\1", r"\4"), lambda m: m[0].replace(m[2], "SUM").replace(m[5], m[2]).replace("SUM", m[5])
+    ),
+    "a sum is subtracted": changed(
+        ADD, lambda m: m[0].replace("add.rn.f32", "sub.rn.f32").replace(f"{m[2]}, {m[1]}", f"{m[1]}, {m[2]}"), 3
+    ),
+    "a total begins at 1": changed(ZERO, lambda m: m[0].replace("0f00000000", "0f3F800000"), 0),
+    "a total is not set to 0": changed(r"mov\.f32 \s*%f\d+, %f\d+;", lambda m: "", 5),
+    "sums go on from turn to turn": changed(FIRST, lambda m: f"setp.ne.b32 p, 1, 0;{m[2]}", 0),
+    "a sum begins with its second product": changed(FIRST, lambda m: f"setp.ne.b32 p, 0, 0;{m[2]}", 1),
+    "each product begins a sum": everywhere(FIRST, r"setp.ne.b32 p, 0, 0;\2"),
+    "no sum begins at 0": everywhere(FIRST, r"setp.ne.b32 p, 1, 0;\2"),
+    "the last sum is stored, and not the total": lambda ptx: re.sub(
+        ROUND, lambda m: m[0].replace(m[2], dict(re.findall(ADD, ptx)).get(m[2], m[2])), ptx
+    ),
+    "some threads do not add": declared(changed(ADD, lambda m: f"setp.ne.s32 %p801, %r1, 200;\n\t@%p801 {m[0]}", 3)),
+    "the tail of k is left out": everywhere(r"(add\.s32 \s*%r\d+, %r\d+,) 127;", r"\1 0;"),
+}
+
+
+@cache
+def kernel_with_totals() -> tuple[LaunchSequence, str]:
+    """A kernel that adds the sums of each turn to totals, and its PTX."""
+    plan = gemmgen.plan(gemmgen.load_spec(shipped_specs()["gemm/wgmma/fp8/64x32"], ["mainloop.stages=3"]))
+    assert isinstance(plan, KernelPlan)
+    return plan.sequence, compile_plan(plan).ptx
+
+
+def test_sums_and_totals_are_proved() -> None:
+    assert "coverage" in proof_of(*kernel_with_totals()).proved
+
+
+@pytest.mark.parametrize("mistake", OF_TOTALS)
+def test_a_mistake_in_a_total_is_not_proved(mistake: str) -> None:
+    sequence, ptx = kernel_with_totals()
+    mutant = OF_TOTALS[mistake](ptx)
+    assert mutant != ptx
+    assert "coverage" not in proof_of(sequence, mutant).proved
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

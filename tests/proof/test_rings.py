@@ -38,7 +38,9 @@ def proof_of(sequence: LaunchSequence, ptx: str) -> KernelProof:
 
 def test_a_ring_is_proved() -> None:
     proof = proof_of(*kernel())
-    assert set(proof.proved) == {"memory", "races", "progress", "initialised", "once"}, [each.reasons for each in proof.properties]
+    assert set(proof.proved) == {"memory", "races", "progress", "initialised", "once", "coverage"}, [
+        each.reasons for each in proof.properties
+    ]
 
 
 def without(pattern: str, which: int = 0) -> Callable[[str], str]:
