@@ -443,7 +443,7 @@ class Fragments:
         others = {other for other, _ in tracked.sums if other != results and set(other) & set(results)}
         tracked = self._without(tracked, others)
         fresh = scale == 0 or not same
-        now = {name: (Part(results, place, 4, total),) for place, name in enumerate(results)}
+        now: dict[str, tuple[Part, ...]] = {name: (Part(results, place, 4, total),) for place, name in enumerate(results)}
         totals = False
         for name, parts in tracked.registers:
             if name not in self._live[instruction.line]:
@@ -509,8 +509,8 @@ class Fragments:
                 places.append(place)
             whole = all(len(new) == len(group) for new, group in zip(places, each.places, strict=True))
             known = whole and first is not None
-            new = replace(each, count=count, places=tuple(places), first=first or NO_PRODUCTS) if known else Sum(None, begins=each.begins)
-            sums.add((results, new))
+            kept = replace(each, count=count, places=tuple(places), first=first or NO_PRODUCTS)
+            sums.add((results, kept if known else Sum(None, begins=each.begins)))
         log: list[Box | Multiplied | Left] = []
         for item in tracked.log:
             if isinstance(item, Multiplied):

@@ -28,11 +28,11 @@ class Expression:
         self.uniform: bool = all(not isinstance(part, tuple) and (not isinstance(part, Expression) or part.uniform) for part in arguments)
         """True if all threads have the same value."""
         self._hash = hash((operation, arguments))
-        mask = 1 << self._hash % 64
+        mask: int = 1 << self._hash % 64
         for part in arguments:
             if isinstance(part, Expression):
                 mask |= part._mask
-        self._mask = mask
+        self._mask: int = mask
         """A bit for each part, by its hash: without its bit, an expression is no part."""
 
     def __hash__(self) -> int:
