@@ -44,7 +44,7 @@ from gemmgen.kernels.pictures import (
     product,
 )
 from gemmgen.kernels.pipeline_picture import pipeline
-from gemmgen.kernels.tensor_memory_picture import columns_in_use, loaded_columns, warps_of_tile
+from gemmgen.kernels.tensor_memory_picture import columns_in_use, columns_over_time, loaded_columns, warps_of_tile
 
 WORD = 4
 """Values of k that a lane has side by side: an int8 fragment comes in registers."""
@@ -56,6 +56,7 @@ def pictures(plan: FinishingPlan) -> list[Picture]:
         drawn: list[Picture] = [_warpgroup_tiles(plan), pipeline("copy_engine", plan.loop.stages)]
         if isinstance(plan.loop, TensorPixelLoop):
             drawn.append(columns_in_use([0, plan.loop.tile_n, 2 * plan.loop.tile_n], plan.loop.tensor_columns))
+            drawn.append(columns_over_time(plan.loop.tile_n))
         return drawn
     if isinstance(plan, DirectPlan | GroupedPlan | FewChannelsPlan):
         return []  # no tile, no fragments, no shared memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -128,6 +129,19 @@ def test_uses_of_tensor_memory_are_drawn() -> None:
     (picture,) = [each for each in drawn if each.name == "tensor_memory"]
     columns = [(share.rectangles[0][1], share.rectangles[0][3]) for share in picture.c.shares]
     assert columns == [(0, 128), (128, 128), (256, 16), (272, 16)]
+
+
+@pytest.mark.parametrize("spec", [SPEC, NVFP4], ids=["plain", "scaled"])
+def test_no_columns_have_two_holders_at_a_time(spec: dict[str, Any]) -> None:
+    plan = gemmgen.plan(spec)
+    (picture,) = [each for each in part_of(plan, "pictures").pictures(plan) if each.name == "tensor_memory_times"]
+    assert len(picture.rows) == (3 if spec is NVFP4 else 2)
+    for row in range(len(picture.rows)):
+        spans = sorted((span.start, span.start + span.length, span.text) for span in picture.spans if span.row == row)
+        assert all(later[0] >= sooner[1] - 1e-9 for sooner, later in itertools.pairwise(spans))
+    of_tile = {span.text: span for span in picture.spans if span.row < 2}
+    for tile in range(6):
+        assert of_tile[f"epilogue {tile}"].start >= of_tile[f"products {tile}"].start + of_tile[f"products {tile}"].length
 
 
 def test_pairs_and_scales_are_drawn() -> None:

@@ -6,14 +6,22 @@ from gemmgen.hardware.shared_memory import WARP
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.mma_sync.plan import MmaSyncPlan
 from gemmgen.kernels.gemm.overview import product_overview, shares_of_k
+from gemmgen.kernels.gemm.scaling import TILE_BLOCKS, TILE_LINES
 from gemmgen.kernels.pictures import Division, Picture, Share, TileHierarchy
 from gemmgen.kernels.pipeline_picture import pipeline
+from gemmgen.kernels.tensor_memory_picture import scale_tile
+
+_SCALE_READERS = (
+    "a lane loads a word, the scales of one line; its byte id chooses among them (lanes 4 r and 4 r + 1: rows r and r + 8 of A, "
+    "lane 4 c: column c of B)"
+)
 
 
 def pictures(plan: MmaSyncPlan) -> list[Picture]:
     """Tiles, the pipeline of asynchronous copies, and the division of k."""
     flow = [pipeline("cp_async", plan.loop.stages)] if plan.loop.any_async else []
-    return [_mma_tiles(plan, plan.loop), *flow, *shares_of_k(plan, plan.loop.tile_k)]
+    scales = [scale_tile(TILE_LINES, TILE_BLOCKS, _SCALE_READERS)] if plan.loop.scaled is not None else []
+    return [_mma_tiles(plan, plan.loop), *flow, *shares_of_k(plan, plan.loop.tile_k), *scales]
 
 
 def _mma_tiles(plan: MmaSyncPlan, loop: WarpLoop) -> TileHierarchy:
