@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import get_args
 
@@ -22,6 +23,8 @@ from gemmgen.sanitizer.source import Entry, KernelCode, find_entry, read_kernel_
 MAX_ELEMENTS = 1 << 24
 """Elements of one array up to which a counterexample is run."""
 MAX_LAUNCH_THREADS = 1 << 20
+MAX_BYTES_A_SECOND = 400_000
+"""Bytes of PTX for each second of a proof; they are read in less than half of it, twice."""
 _ARRAY = re.compile(r"(\w+)\s*=\s*(in|out|inout)\s+(\w+)\s*\[([^\[\]:]+)(?::([^\[\]:]+))?\]\s*(?:@\s*([1-9][0-9]{0,8}))?")
 _ROLES: Mapping[str, ArrayRole] = {"in": "input", "out": "output", "inout": "inout"}
 _EMULATOR_TYPES = {"s8": "i8", "s32": "i32", "s64": "i64"}
@@ -88,9 +91,15 @@ def read_foreign(
     arrays: Sequence[str],
     expects: Sequence[str],
     shared: str,
+    seconds: float,
 ) -> ForeignKernel:
-    """Compiles a file and describes its launch. Raises ``GemmgenError`` for a text that means nothing."""
+    """Compiles a file and describes its launch. Raises ``GemmgenError`` for a text that means nothing, or that takes too long to read."""
     code = read_kernel_file(path, CompileOptions(architecture), entry_name)
+    if len(code.ptx) > seconds * MAX_BYTES_A_SECOND:
+        needed = ceil(len(code.ptx) / MAX_BYTES_A_SECOND)
+        raise GemmgenError(
+            f"{path}: {len(code.ptx) / 1e6:.1f} MB of PTX are too much for --seconds {seconds:g}; --seconds {needed} reads them"
+        )
     entry = find_entry(code, entry_name)
     described = {argument.name: argument for argument in map(_array, arrays)}
     unknown = [name for name in described if name not in entry.parameter_names]

@@ -274,6 +274,7 @@ class Knowledge:
         for corner in corners:
             solver = z3.Solver()
             solver.set("rlimit", 2000 * STEPS_A_MILLISECOND)
+            solver.set("timeout", self.solver.milliseconds_left())
             solver.add(*self.facts, *[as_term(self.thread[axis].term) == number for axis, number in corner.items()])
             if solver.check() == z3.unsat:
                 return True

@@ -163,6 +163,7 @@ class Lifter:
 
     def _run_block(self, block: int, path: Path, state: State) -> list[Edge]:
         for instruction in self.flow.blocks[block]:
+            self.known.solver.check_time()
             self.known.here = instruction
             targets = self.flow.successors[block]
             if instruction.opcode == "bra" or instruction.opcode in LEAVES:

@@ -360,7 +360,10 @@ class OtherThread:
                 if not any(known.depends_on_thread(operand) or known.loops_in(operand) for operand in operands):
                     kept.add(number)
         self._pairs = [(symbol, z3.Const(f"{symbol}'", symbol.sort())) for symbol in known.private if symbol.get_id() not in kept]
-        self.facts = [z3.substitute(fact, *self._pairs) for fact in known.facts]
+        self.facts = []
+        for fact in known.facts:
+            known.solver.check_time()
+            self.facts.append(z3.substitute(fact, *self._pairs))
 
     def term(self, term: z3.ExprRef) -> z3.ExprRef:
         """The other thread's value of a term."""

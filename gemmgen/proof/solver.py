@@ -47,6 +47,11 @@ class Solver:
         if time.process_time() > self._deadline:
             raise OutOfTime
 
+    def milliseconds_left(self) -> int:
+        """Time that is left, for z3's own limit. Raises ``OutOfTime``."""
+        self.check_time()
+        return max(1, int((self._deadline - time.process_time()) * 1000 * SLOWEST))
+
     def implies(self, premises: Sequence[Condition], goal: Condition, milliseconds: int = FULL_MILLISECONDS) -> Answer:
         """The answer to the question of whether the premises imply the goal."""
         if goal is True:

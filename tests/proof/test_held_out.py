@@ -41,6 +41,7 @@ class Wrong:
             arrays=self.arrays,
             expects=self.expects,
             shared="0",
+            seconds=60,
         )
 
 

@@ -76,6 +76,7 @@ def read(tmp_path: Path, name: str) -> ForeignKernel:
         arrays=given["--array"],
         expects=given.get("--expects", []),
         shared="0",
+        seconds=60,
     )
 
 

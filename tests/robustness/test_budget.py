@@ -206,3 +206,34 @@ def test_parameters_of_a_kernel_take_the_prover_no_time(tmp_path: Path) -> None:
     with budget(8):
         result = CliRunner().invoke(cli, ["prove", str(path), "--block", "32", "--grid", "q7", "--seconds", "2"])
     assert result.exit_code == 0 and "memory" in result.output
+
+
+STRAIGHT = "add.s32 %r2, %r1, 17;\nxor.b32 %r1, %r2, 5;\nst.global.u32 [%p], %r1;\n"
+BRANCHES = "setp.eq.s32 %q, %r1, 7;\n@%q bra L{number};\nadd.s32 %r1, %r1, 1;\nL{number}:\n"
+STORED = "st.shared.u32 [%r1 + 4], %r2;\nld.shared.u32 %r2, [%r1];\nbar.sync 0;\n"
+
+
+@pytest.mark.parametrize(
+    ("piece", "count", "expected"),
+    [
+        (STRAIGHT, 5_500, "the time is used up: 1 s"),
+        (BRANCHES, 900, "p: no store was found"),
+        (BRANCHES, 5_000, "basic blocks, more than"),
+        (STORED, 5_000, "the time is used up: 1 s"),
+        (STRAIGHT, 30_000, "2.0 MB of PTX are too much for --seconds 1; --seconds 6 reads them"),
+    ],
+    ids=["straight", "branches", "blocks", "stored", "read"],
+)
+def test_a_long_kernel_is_proved_within_its_seconds(piece: str, count: int, expected: str, tmp_path: Path) -> None:
+    pytest.importorskip("z3")
+    from click.testing import CliRunner
+
+    from gemmgen.cli import cli
+
+    path = tmp_path / "long.ptx"
+    body = "".join(piece.replace("{number}", str(number)) for number in range(count))
+    start = ".shared .b32 x[64]; .reg .b32 %r<4>; .reg .b64 %p; .reg .pred %q; ld.param.u64 %p, [p]; mov.u32 %r1, %tid.x; mov.u32 %r2, x;"
+    path.write_text(f".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry f(.param .u64 p) {{\n{start}\n{body}ret;\n}}\n")
+    with budget(4):
+        result = CliRunner().invoke(cli, ["prove", str(path), "--block", "32", "--grid", "1", "--array", "p=out u32[1]", "--seconds", "1"])
+    assert expected in result.output

@@ -115,6 +115,7 @@ def command(
             arrays=arrays,
             expects=expects,
             shared=shared or "0",
+            seconds=seconds,
         )
         found = prove_sequence(foreign.sequence, foreign.code.ptx, seconds)
         subjects = [Subject(specs[0], foreign.entry.name, foreign.code.architecture, foreign.sequence)]
