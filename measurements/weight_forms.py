@@ -26,22 +26,27 @@ import numpy as np
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.files import write_atomically
 from gemmgen.core.formulas import ceil_div
+from gemmgen.hardware.target import Architecture
+from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
-from gemmgen.ops.weight_forms import COSTS, Costs, Form, Numbers, Timed, fastest, label, modelled, streams, traits, warpgroups
+from gemmgen.ops.weight_forms import COSTS, Costs, Form, Numbers, Timed, fastest, kind_of, label, modelled, streams, traits, warpgroups
 from gemmgen.ops.weight_kernels import Call, Product, call_of, spec_of
 from gemmgen.perf.contestants import median_seconds
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 from measurements.formats import GROUP, numbers_of, random_weight, sets_of
 
-DEVICE = find_device("H200")
+DEVICE, OLDER = find_device("H200"), find_architecture("sm_80")
+FEW_ROWS = 16
+"""Rows up to which warps stream weights."""
 LAYERS = (
     *((4096, 4096), (14336, 4096), (4096, 14336), (5120, 5120), (8192, 8192)),
     *((28672, 8192), (2560, 10240), (7168, 18432), (6144, 5120), (11008, 4096)),
 )
 """Columns and depth of weights."""
 ROWS = (1, 16, 32, 64)
+KINDS = ("streams", "alone", "warpgroups")
 WIDTHS = (4, 8)
 ROUNDS, GRAPH_SECONDS = 4, 4e-4
 TOGETHER = 12
@@ -55,10 +60,15 @@ LISTED = 1.6
 """Forms that take no more than this many times as long as the best are listed with their errors."""
 
 
-def forms_of(rows: int, numbers: Numbers) -> list[Form]:
+def architectures(rows: int) -> tuple[Architecture, ...]:
+    """Architectures whose forms are timed for a product of so many rows."""
+    return (DEVICE.architecture, OLDER) if rows <= FEW_ROWS else (DEVICE.architecture,)
+
+
+def forms_of(rows: int, numbers: Numbers, architecture: Architecture) -> list[Form]:
     """The forms for a product of so many rows."""
-    if rows <= 16:
-        return list(streams(8 if rows <= 8 else 16, numbers, DEVICE.architecture))
+    if rows <= FEW_ROWS:
+        return list(streams(8 if rows <= 8 else 16, numbers, architecture))
     return list(warpgroups(32 if rows <= 32 else 64, numbers, DEVICE.architecture))
 
 
@@ -86,18 +96,26 @@ def measure(rows: Sequence[int], end: float) -> Iterator[dict[str, Any]]:
     """Microseconds of forms, a record for each product."""
     import torch
 
-    wanted = [(form, bits) for bits in WIDTHS for few in {16 if m == 16 else m for m in rows} for form in forms_of(few, numbers_of(bits))]
+    wanted = [
+        (form, bits)
+        for bits in WIDTHS
+        for m in rows
+        for architecture in architectures(m)
+        for form in forms_of(m, numbers_of(bits), architecture)
+    ]
     with ProcessPoolExecutor() as pool:
         ready = {one for one, fine in zip(wanted, pool.map(made, *zip(*wanted, strict=True), chunksize=2), strict=True) if fine}
     kernels: dict[tuple[Form, int], Kernel] = {}
     for (n, k), bits in ((layer, bits) for layer in LAYERS for bits in WIDTHS):
         weights = [dict(random_weight(n, k, bits)._arrays) for _ in range(sets_of(n * k * bits // 8))]
-        for m in rows:
+        for m, architecture in [(few, one) for few in rows for one in architectures(few)]:
             if time.monotonic() > end:
                 return
             a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-            chosen = call_of(Product(m, n, k, 8, 8), numbers_of(bits), DEVICE).form
-            forms = [one for one in forms_of(m, numbers_of(bits)) if (one, bits) in ready and (one == chosen or likely(one, n))]
+            chosen = call_of(Product(m, n, k, 8, 8), numbers_of(bits), DEVICE, architecture=architecture).form
+            forms = [
+                one for one in forms_of(m, numbers_of(bits), architecture) if (one, bits) in ready and (one == chosen or likely(one, n))
+            ]
             found: list[tuple[float, Form]] = []
             want = None
             for first in range(0, len(forms), TOGETHER):
@@ -149,7 +167,9 @@ def timed(records: Sequence[dict[str, Any]], weights: Sequence[float]) -> list[d
             if microseconds <= LISTED * best:
                 expected = modelled(form(fields), one["n"], one["k"], numbers_of(one["bits"]), DEVICE.sm_count, weights)
                 errors[label(form(fields))] = round(math.log(microseconds / best) - expected, 3)
-        found.append({"rows": one["times"][0][1]["tile"][0], **{name: one[name] for name in ("bits", "n", "k")}, "errors": errors})
+        forms = [form(fields) for _, fields in one["times"]]
+        kept = {name: one[name] for name in ("bits", "n", "k")}
+        found.append({"kind": kind_of(forms), "rows": forms[0].tile[0], **kept, "errors": errors})
     return found
 
 
@@ -162,12 +182,12 @@ def regret(one: dict[str, Any], model: Costs) -> float:
 
 
 def fit(records: Sequence[dict[str, Any]]) -> Costs:
-    """The model, from records of both methods."""
+    """The model, from records of all kinds."""
     weights, errors = {}, []
-    for method in ("streams", "warpgroups"):
-        own = [one for one in records if one["times"][0][1]["method"] == method]
-        weights[method] = fitted(own)
-        errors += timed(own, weights[method])
+    for kind in KINDS:
+        own = [one for one in records if kind_of([form(fields) for _, fields in one["times"]]) == kind]
+        weights[kind] = fitted(own)
+        errors += timed(own, weights[kind])
     return Costs(weights, tuple(Timed(**one) for one in errors))
 
 
@@ -177,14 +197,14 @@ def report_fit(files: Sequence[Path], write: bool) -> None:
     layers = sorted({(one["n"], one["k"]) for one in records})
     whole = fit(records)
     for name in ("layers that the fit has not seen", "all"):
-        values: dict[str, list[float]] = {"streams": [], "warpgroups": []}
+        values: dict[str, list[float]] = {kind: [] for kind in KINDS}
         for layer in layers:
             model = fit([one for one in records if (one["n"], one["k"]) != layer]) if name != "all" else whole
             for one in records:
                 if (one["n"], one["k"]) == layer:
-                    values[one["times"][0][1]["method"]].append(regret(one, model))
-        for method, found in values.items():
-            print(f"{method}, {len(found)} products, {name}: regret {np.mean(found) - 1:.1%} as a mean, {max(found) - 1:.1%} at worst")
+                    values[kind_of([form(fields) for _, fields in one["times"]])].append(regret(one, model))
+        for kind, found in values.items():
+            print(f"{kind}, {len(found)} products, {name}: regret {np.mean(found) - 1:.1%} as a mean, {max(found) - 1:.1%} at worst")
     if write:
         write_atomically(COSTS, json.dumps(asdict(whole)) + "\n")
 

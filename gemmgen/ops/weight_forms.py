@@ -92,9 +92,9 @@ class Form:
 
 
 def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
-    """Forms whose warps stream weights, for tiles of 8 or 16 rows."""
-    clusters = (1, 2, 4) if architecture.supports("clusters") else (1,)
-    for columns, k_warps, slices, stages in combinations((2, 4, 8), (1, 2, 4, 8), clusters, (2, 3, 4, 6)):
+    """Forms whose warps stream weights, for tiles of 8 or 16 rows. Where no clusters divide k, narrow tiles occupy more SMs."""
+    panels, clusters = ((2, 4, 8), (1, 2, 4)) if architecture.supports("clusters") else ((1, 2, 4, 8), (1,))
+    for columns, k_warps, slices, stages in combinations(panels, (1, 2, 4, 8), clusters, (2, 3, 4, 6)):
         depth = STEP_K * k_warps * (stages - 1)
         form = Form("streams", (rows, PANEL * columns, depth), (rows, PANEL), stages, k_warps, slices)
         fits = WARPS[0] <= columns * k_warps <= WARPS[1] and columns % slices == 0 and depth <= MAX_DEPTH
@@ -171,6 +171,8 @@ def label(form: Form) -> str:
 class Timed:
     """Timed forms on one layer."""
 
+    kind: str
+    """As ``kind_of`` says."""
     rows: int
     """Rows of the forms' tiles."""
     bits: int
@@ -189,7 +191,7 @@ class Costs:
     """The fitted model."""
 
     weights: dict[str, list[float]]
-    """Weights of traits, by method."""
+    """Weights of traits, by the kind of forms."""
     timed: tuple[Timed, ...]
 
 
@@ -198,6 +200,13 @@ def costs() -> Costs:
     """The model in ``weight_costs.json``."""
     found = json.loads(COSTS.read_text(encoding="utf-8"))
     return Costs(found["weights"], tuple(Timed(**one) for one in found["timed"]))
+
+
+def kind_of(forms: Sequence[Form]) -> str:
+    """The kind of forms that a fit is for: their method, or ``alone`` for those that stream weights in blocks without clusters, of which
+    the best are others."""
+    method = forms[0].method
+    return "alone" if method == "streams" and all(form.slices == 1 for form in forms) else method
 
 
 def modelled(form: Form, n: int, k: int, numbers: Numbers, sms: int, weights: Sequence[float]) -> float:
@@ -211,11 +220,12 @@ def fastest(forms: Iterable[Form], n: int, k: int, numbers: Numbers, sms: int, m
     forms, model = list(forms), model or costs()
     if not forms:
         return None
-    like = [(one.likeness(n, k), one) for one in model.timed if (one.rows, one.bits) == (forms[0].tile[0], numbers.bits)]
+    kind = kind_of(forms)
+    like = [(one.likeness(n, k), one) for one in model.timed if (one.kind, one.rows, one.bits) == (kind, forms[0].tile[0], numbers.bits)]
 
     def expected(form: Form) -> float:
         known = [(likeness, one.errors[label(form)]) for likeness, one in like if label(form) in one.errors]
         error = sum(likeness * error for likeness, error in known) / (DOUBT + sum(likeness for likeness, _ in known))
-        return modelled(form, n, k, numbers, sms, model.weights[form.method]) + error
+        return modelled(form, n, k, numbers, sms, model.weights[kind]) + error
 
     return min(forms, key=expected)

@@ -40,6 +40,8 @@ def test_older_architectures_get_forms_without_clusters() -> None:
     ampere = find_architecture("sm_80")
     forms = list(streams(8, FORMATS[0], ampere))
     assert forms and {form.slices for form in forms} == {1}
+    call = call_of(Product(1, 4096, 14336, 8, 8), Numbers("bf16", 4, 128, True), DEVICE, architecture=ampere)
+    assert call.form.tile[1] == 32  # 64 columns occupy half of the SMs
 
 
 def test_the_model_weighs_every_trait() -> None:

@@ -187,8 +187,9 @@ def test_a_scale_of_a_column_multiplies_the_sum_of_all_slices() -> None:
             {"tile": {"threadblock": {"m": 16, "n": 64, "k": 512}, "warp": {"m": 16, "n": 32}}, "group": 128},
             multiple_of={"k": 128},
         ),
+        changed(STREAMS, {"tile": {"threadblock": {"m": 8, "n": 32, "k": 1024}, "warp": {"m": 8, "n": 32}}, "k_warps": 4}, **ALONE),
     ],
-    ids=["clusters", "bytes", "sm_80", "16-rows"],
+    ids=["clusters", "bytes", "sm_80", "16-rows", "32-columns"],
 )
 def test_streams_give_the_reference(spec: dict[str, Any]) -> None:
     """The same with warps that stream weights: chunks of A end within k, warps and blocks divide k, and a slice has no steps."""
