@@ -43,9 +43,9 @@ def with_device_code(source: str, architecture: Architecture) -> str:
     wanted: set[int] = set()
     pending = _identifiers(source)
     while pending:
-        found = {index for index, definition in enumerate(known) if definition.name in pending} - wanted
-        wanted |= found
-        pending = set().union(*(known[index].uses for index in found))
+        needed = {index for index, definition in enumerate(known) if definition.name in pending} - wanted
+        wanted |= needed
+        pending = set().union(*(known[index].uses for index in needed))
     return source.replace(MARK, "\n\n".join(known[index].text for index in sorted(wanted)))
 
 

@@ -13,11 +13,11 @@ _BODY = re.compile(r"^extern \"C\" __global__ .*?\)\n\{\n", re.MULTILINE | re.DO
 def with_sizes(text: str, plan: Any) -> str:
     """A kernel's text with a constant in the place of each parameter that its sizes replace. A kernel that changes a parameter on its
     way, such as the depth that is left to it, starts with a variable of that value."""
-    found = constants(plan)
-    if not found:
+    sizes = constants(plan)
+    if not sizes:
         return text
     lines = ["// Sizes that this kernel is made for."]
-    lines += [f"constexpr {kind} {name} = {value};  // {meaning}" for kind, name, value, meaning in found]
-    changed = [(kind, name) for kind, name, _, _ in found if re.search(rf"^\s+{name} [-+*/%]?= ", text, re.MULTILINE)]
+    lines += [f"constexpr {kind} {name} = {value};  // {meaning}" for kind, name, value, meaning in sizes]
+    changed = [(kind, name) for kind, name, _, _ in sizes if re.search(rf"^\s+{name} [-+*/%]?= ", text, re.MULTILINE)]
     variables = "".join(f"    {kind} {name} = ::{name};\n" for kind, name in changed)
     return "\n".join([*lines, "", ""]) + _BODY.sub(lambda match: match[0] + variables, text)

@@ -17,5 +17,7 @@ def install_command(extra: str) -> str:
         requirements = metadata.requires("gemmgen") or []
     except metadata.PackageNotFoundError:  # run from a source tree that was never installed
         requirements = []
-    found = [match["package"] for text in requirements if (match := _REQUIREMENT.fullmatch(text)) and match["extra"] == extra]
-    return "pip install " + " ".join(f"'{package}'" for package in found) if found else f"pip install '.[{extra}]' in gemmgen's checkout"
+    packages = [match["package"] for text in requirements if (match := _REQUIREMENT.fullmatch(text)) and match["extra"] == extra]
+    return (
+        "pip install " + " ".join(f"'{package}'" for package in packages) if packages else f"pip install '.[{extra}]' in gemmgen's checkout"
+    )

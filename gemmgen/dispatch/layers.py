@@ -71,7 +71,7 @@ def layers_of(problems: Sequence[str], device: Device) -> list[Layer]:
         words = [plain_word(word) for word in given.split(",") if word and not word.isdecimal() and word.partition("=")[0] not in names]
         rest = ",".join([*map(str, problem.request.sizes[1:count]), *words])
         groups.setdefault((kind, rest), {})[problem.request.sizes[0]] = f"{kind}:{problem.request.sizes[0]},{rest}"
-    return [_layer(kind, rest, found, device) for (kind, rest), found in groups.items()]
+    return [_layer(kind, rest, calls, device) for (kind, rest), calls in groups.items()]
 
 
 def _layer(kind: str, rest: str, found: Mapping[int, str], device: Device) -> Layer:
@@ -137,7 +137,7 @@ def _at_another_size(text: str, size: int, option: Option, device: Device) -> tu
     for step in _STEPS:
         moved = f"{kind}:{','.join([str(size + step), *parts[1:]])}"
         request = read_problem(moved).request.on(device)
-        found = fitted(option.candidate, request, device.architecture, device)
-        if not isinstance(found, str) and found[1].spec == option.plan.spec:
-            return step, found[2]
+        fitting = fitted(option.candidate, request, device.architecture, device)
+        if not isinstance(fitting, str) and fitting[1].spec == option.plan.spec:
+            return step, fitting[2]
     return None

@@ -90,6 +90,6 @@ def _places(kind: str) -> tuple[dict[str, KernelSpec], NDArray[np.float64]]:
     import numpy as np
 
     space = space_of(kind)
-    found = {} if space is None else {one.label: (one.spec, space.coordinates(one.spec)) for one in candidates(kind)}
-    known = {label: pair for label, pair in found.items() if pair[1] is not None}
+    near = {} if space is None else {one.label: (one.spec, space.coordinates(one.spec)) for one in candidates(kind)}
+    known = {label: pair for label, pair in near.items() if pair[1] is not None}
     return {label: spec for label, (spec, _) in known.items()}, np.array([place for _, place in known.values()])

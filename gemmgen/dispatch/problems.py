@@ -64,11 +64,11 @@ def read_problem(text: str) -> Problem:
         if (reason := unserved(kind)) is not None:
             near = f"; {reason}"
         raise SpecError(f"{shown} is not a valid problem: it starts with {kind!r}, need one of {kinds}{near}")
-    found = family(PROBLEM_KINDS[kind])
-    sizes, words = _sizes_and_words(shown, kind, rest, found.size_names, found.typical_sizes)
+    of_kind = family(PROBLEM_KINDS[kind])
+    sizes, words = _sizes_and_words(shown, kind, rest, of_kind.size_names, of_kind.typical_sizes)
     if kind == GROUPED and not any(word.startswith("groups=") for word in words):
         raise SpecError(f"{shown} is not a valid problem: the number of groups is missing, as in grouped:4096,11008,4096,bf16,groups=8")
-    request = matcher_of(found.kind).parse_request(sizes, words)
+    request = matcher_of(of_kind.kind).parse_request(sizes, words)
     return Problem(given, request, kind == PROCESSOR)
 
 

@@ -150,10 +150,10 @@ def _chosen_before(table: Table | None, request: Request, device: Device, archit
 def _kept_option(kept: Kept, request: Request, device: Device, architecture: Architecture | None) -> Option | None:
     """A kept option with its plan; None if its kernel cannot serve the request any more."""
     request = request.on(device)
-    found = fitted(kept.candidate, request, architecture or device.architecture, device)
-    if isinstance(found, str):
+    fitting = fitted(kept.candidate, request, architecture or device.architecture, device)
+    if isinstance(fitting, str):
         return None
-    fit, plan, dimensions = found
+    fit, plan, dimensions = fitting
     dimensions, _ = set_best(plan, dimensions, device)
     return Option(kept.candidate, replace(fit, margin=kept.margin), plan, dimensions, kept.seconds, kept.source, device)
 

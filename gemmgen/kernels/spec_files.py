@@ -282,10 +282,10 @@ class _Excerpts:
         begun = [override for override in self._overrides if override.partition("=")[0].split(".")[: len(path)] == list(path)]
         if begun and not any(key in known for key in keyed):  # a part that only an override names
             return [f"      by --set {printable(begun[-1], _SHOWN_CHARACTERS)}"]
-        found = next((known[key[:length]] for length in range(len(whole), 0, -1) for key in keyed if key[:length] in known), None)
-        if found is None:
+        spot = next((known[key[:length]] for length in range(len(whole), 0, -1) for key in keyed if key[:length] in known), None)
+        if spot is None:
             return []
-        return yaml_text.excerpt(self._lines[found[0] - 1], *found)
+        return yaml_text.excerpt(self._lines[spot[0] - 1], *spot)
 
 
 def _as_data(value: Any) -> Any:

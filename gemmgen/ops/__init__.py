@@ -110,8 +110,8 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    return found
+    member = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return member
 
 
 def __dir__() -> list[str]:

@@ -65,8 +65,8 @@ def with_kernel(function: Function) -> Function:
     """``function`` with an attribute ``kernel``: of the same arguments, the kernel that a call would launch, without launching it."""
 
     def kernel(*given: Any, **named: Any) -> LaunchedKernel:
-        found = function(*given, **{**named, "stream": ASKED})
-        answer: LaunchedKernel = found[0] if isinstance(found, tuple) else found
+        launched = function(*given, **{**named, "stream": ASKED})
+        answer: LaunchedKernel = launched[0] if isinstance(launched, tuple) else launched
         return answer
 
     kernel.__doc__ = f"The kernel that ``{function.__name__}`` would launch for these arguments: its plan, its spec, the choice."
@@ -250,8 +250,8 @@ class Operator:
         parts = (
             (array.shape, array.strides, array.dtype, array.flags.writeable, address(array) & 15) for array in arrays if array is not None
         )
-        found = iter(parts)
-        return self._known((options, *(None if array is None else next(found) for array in arrays)))
+        known = iter(parts)
+        return self._known((options, *(None if array is None else next(known) for array in arrays)))
 
     def _looked_up(self, torch: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], tensors: Sequence[Any]) -> Call | None:
         """The call for these tensors, prepared if it is the first; None if they are not all torch's."""
@@ -426,14 +426,14 @@ class Operator:
         return results
 
     def _views(self, arrays: Sequence[Any], stream: int | None) -> tuple[ArrayView | None, ...]:
-        found: list[ArrayView | None] = []
+        views: list[ArrayView | None] = []
         for index, (name, array) in enumerate(zip(self._arrays, arrays, strict=True)):
             array = array.source if array.__class__ is Filter else array
-            found.append(None if array is None else view_of(array, name, stream, written=index >= self._given or name in self._updated))
-        if len({view.device for view in found if view is not None}) > 1:
-            placed = ", ".join(f"{name} on {view.device}" for name, view in zip(self._arrays, found, strict=True) if view is not None)
+            views.append(None if array is None else view_of(array, name, stream, written=index >= self._given or name in self._updated))
+        if len({view.device for view in views if view is not None}) > 1:
+            placed = ", ".join(f"{name} on {view.device}" for name, view in zip(self._arrays, views, strict=True) if view is not None)
             raise LaunchError(f"{self.name}: the arrays are on different devices: {placed}")
-        return tuple(found)
+        return tuple(views)
 
     def _prepare(self, arrays: Sequence[Any], options: tuple[Any, ...]) -> Call:
         """Understands the arguments, chooses an instance and compiles it."""
@@ -569,8 +569,8 @@ def compiled(plan: KernelPlan) -> Kernel:
     from gemmgen.toolchain.compilation import compile_plan
 
     key = plan.name, plan.architecture.name
-    found = _kernels.get(key)
-    return found if found is not None else _kernels.setdefault(key, Kernel(plan.sequence, compile_plan(plan)))
+    kernel = _kernels.get(key)
+    return kernel if kernel is not None else _kernels.setdefault(key, Kernel(plan.sequence, compile_plan(plan)))
 
 
 def _is_outdated(call: Call) -> bool:

@@ -71,12 +71,12 @@ class Filter:
         Array
             The reordered filter.
         """
-        found = self._ordered.get(order)
-        if found is None:
+        array = self._ordered.get(order)
+        if array is None:
             from gemmgen.kernels.conv2d.layouts import reorder_filter
 
-            found = self._ordered[order] = reorder_filter(self.source, cast("FilterOrder", order))
-        return cast("Array", found)
+            array = self._ordered[order] = reorder_filter(self.source, cast("FilterOrder", order))
+        return cast("Array", array)
 
 
 def results_of(

@@ -30,7 +30,7 @@ def _adapter() -> pydantic.TypeAdapter[tuple[Operation, ...]]:
 def parsed(operation: str, epilogue: Any, argument: str = "epilogue") -> tuple[Operation, ...]:
     """The operations of an epilogue, or of another ``argument`` of a call. Raises ``LaunchError``."""
     try:
-        found = _adapter().validate_python(written_out(epilogue))
+        operations = _adapter().validate_python(written_out(epilogue))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["type"] == "union_tag_invalid":
@@ -43,10 +43,10 @@ def parsed(operation: str, epilogue: Any, argument: str = "epilogue") -> tuple[O
         raise LaunchError(
             f"{operation}: {argument}{f' {printable(place, 100)}' if place else ''}: {first['msg'].removeprefix('Value error, ')}"
         ) from None
-    listed = [one.op for one in found if one.op != "formula" and one.operands()]
+    listed = [one.op for one in operations if one.op != "formula" and one.operands()]
     if listed:
         raise LaunchError(f"{operation}: {argument}: {listed[0]} reads an operand, need a formula, which names it")
-    return found
+    return operations
 
 
 @dataclass(frozen=True)

@@ -149,9 +149,9 @@ def choice(shape: ShapeClass, transpose: Transposes) -> Choice | None:
     times = timed(plans, REPRESENTATIVES[shape])
     least = min(times.values())
     fastest = next(name for name, us in times.items() if us <= TIE * least)
-    found = Choice(fastest, times, time.perf_counter() - started)
-    Cache().store(_choice_key(shape, plans), {"choice.json": json.dumps(asdict(found)).encode()})
-    return found
+    fastest_choice = Choice(fastest, times, time.perf_counter() - started)
+    Cache().store(_choice_key(shape, plans), {"choice.json": json.dumps(asdict(fastest_choice)).encode()})
+    return fastest_choice
 
 
 def known_choice(shape: ShapeClass, transpose: Transposes) -> Choice | None:

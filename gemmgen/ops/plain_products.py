@@ -25,8 +25,8 @@ class PlainProducts:
     def product(self, a: Any, b: Any, out: Any) -> Any:
         """The product; None where nothing is remembered for such arrays, or something is to be said against them."""
         layouts = a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype
-        found = self._known.get(layouts if out is None else (*layouts, out.shape, out.strides, out.dtype))
-        return None if found is None else found(a, b, out)
+        known = self._known.get(layouts if out is None else (*layouts, out.shape, out.strides, out.dtype))
+        return None if known is None else known(a, b, out)
 
     def remember(self, a: Any, b: Any, out: Any, call: Call | None) -> None:
         """Has later products of such arrays go by ``call``, where it is one function of the processor that reads them in place."""

@@ -86,13 +86,13 @@ class Planes:
             return None
         if self._made is None:
             device = host_device() if isinstance(self._device, str) else gpu_device(self._device[1])
-            found = next((path for feature, path in SPECS if device.architecture.supports(feature)), None)
-            if found is None:
+            spec_path = next((path for feature, path in SPECS if device.architecture.supports(feature)), None)
+            if spec_path is None:
                 return None
             ordinal = None if isinstance(self._device, str) else self._device[1]
             if ordinal is not None and _is_captured(self._stream(stream), ordinal):
                 return None
-            self._made = self._split(device, found, ordinal, stream)
+            self._made = self._split(device, spec_path, ordinal, stream)
         return cast("Array", self._made)
 
     def _stream(self, stream: Any) -> int:

@@ -66,8 +66,8 @@ def quantize(
     EnvironmentMissing
         For a NumPy array without ml_dtypes.
     """
-    found: tuple[ArrayT, ArrayT] = _quantised(x, block, output, scales, layout, stream)
-    return found
+    quantised: tuple[ArrayT, ArrayT] = _quantised(x, block, output, scales, layout, stream)
+    return quantised
 
 
 def _quantised(x: Any, block: Any, output: str, scales: str, layout: str, stream: Any) -> tuple[Any, Any]:

@@ -52,11 +52,11 @@ def backward_of(operations: tuple[Operation, ...]) -> Backward:
         further = set(one.further_outputs)
         assignments += [(assignment.target, assignment.node) for assignment in one.assignments if assignment.target not in further]
         operands += [(operand.name, operand.per) for operand in one.operands()]
-    found = derivative(assignments, VALUE, (VALUE, *(operand for operand, _ in operands)), UPSTREAM)
-    needed = _needed(found)
-    made = {target for target, _ in found.assignments}
-    reads = {word for target, node in found.assignments if target in needed for word in node.names if word not in made}
-    return Backward(found, tuple(operands), frozenset(reads | {node.name for node in found.by.values() if node.name} - made))
+    derivatives = derivative(assignments, VALUE, (VALUE, *(operand for operand, _ in operands)), UPSTREAM)
+    needed = _needed(derivatives)
+    made = {target for target, _ in derivatives.assignments}
+    reads = {word for target, node in derivatives.assignments if target in needed for word in node.names if word not in made}
+    return Backward(derivatives, tuple(operands), frozenset(reads | {node.name for node in derivatives.by.values() if node.name} - made))
 
 
 def _needed(found: Derivative) -> set[str]:
@@ -177,15 +177,17 @@ def _gradients(call: _Call, a: Any, b: Any, product: Any, tensors: Sequence[Any]
     for target, node in plan.derivative.assignments:
         if target in needed:
             names[target] = evaluated(node, names)
-    found: dict[str, Any] = {}
+    gradients: dict[str, Any] = {}
     for word, node in plan.derivative.by.items():
         gradient = evaluated(node, names)
-        found[word] = gradient.expand(upstream.shape) if isinstance(gradient, torch.Tensor) else torch.full_like(names[UPSTREAM], gradient)
-    of_product = found[VALUE].to(upstream.dtype).contiguous()
+        gradients[word] = (
+            gradient.expand(upstream.shape) if isinstance(gradient, torch.Tensor) else torch.full_like(names[UPSTREAM], gradient)
+        )
+    of_product = gradients[VALUE].to(upstream.dtype).contiguous()
     results = list(product_gradients(a, b, of_product, call.alpha, str(call.choices.get("precision", "f32"))))
     for word, tensor in zip(call.names, tensors, strict=True):
         per = dict(plan.operands)[word]
-        gradient = found[word]
+        gradient = gradients[word]
         if per == "row":
             gradient = gradient.reshape(-1, rows, columns).sum((0, 2))
         elif per == "column":

@@ -44,10 +44,10 @@ def captured_memory(torch: Any, ordinal: int) -> Callable[[int, int], tuple[Any,
 
 def templates(torch: Any, results: Sequence[Result], ordinal: int) -> tuple[Any, ...]:
     """A tensor like each result, with its strides but without its memory: torch makes others from that in half the time."""
-    found = []
+    tensors = []
     for result in results:
         kind = torch.bool if result.truth else getattr(torch, ELEMENTS[result.type].word)
         template = torch.empty(result.shape, dtype=kind, device=f"cuda:{ordinal}")
         template.untyped_storage().resize_(0)
-        found.append(template)
-    return tuple(found)
+        tensors.append(template)
+    return tuple(tensors)

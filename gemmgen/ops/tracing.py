@@ -55,10 +55,10 @@ def traced(script: Path, arguments: Sequence[str]) -> list[Counted]:
             runpy.run_path(str(script), run_name="__main__")
     finally:
         sys.argv, sys.path = before, path
-    found = counted(calls)
-    if not found:
+    requests = counted(calls)
+    if not requests:
         raise SpecError(f"{script}: computed no product, reduction or map of elements that a problem describes")
-    return found
+    return requests
 
 
 def _call(function: Any, arguments: Sequence[Any], microseconds: float) -> Call:

@@ -91,10 +91,10 @@ def warm(
             loaded(option.plan, ordinal)
         seconds = time.monotonic() - started
         kept = cached_plan(option.plan) is not None
-        found = [Warmed(text, option.candidate.label, option.plan.name, seconds, kept) for text in texts]
-        for warmed in found:
+        of_choice = [Warmed(text, option.candidate.label, option.plan.name, seconds, kept) for text in texts]
+        for warmed in of_choice:
             progress(warmed)
-        return found
+        return of_choice
 
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        return tuple(warmed for found in pool.map(one, chosen.values()) for warmed in found)
+        return tuple(warmed for of_choice in pool.map(one, chosen.values()) for warmed in of_choice)

@@ -343,10 +343,10 @@ class Reference:
             planned = plan_of(self.oracle.reference_spec(self.plan), self.plan.architecture)
             self._plain = planned, compile_plan(planned)
         reference, binary = self._plain
-        found = family(reference.spec.kind)
+        of_kind = family(reference.spec.kind)
         sizes = problem.sizes
         if not problem.whole:
-            sizes = found.problem(reference, [sizes[name] for name in found.instance_sizes(reference)])
+            sizes = of_kind.problem(reference, [sizes[name] for name in of_kind.instance_sizes(reference)])
         case = Case("field", sizes)
         pieces = {array.name: CaseMemory.of(array, case) for array in reference.sequence.arrays if array.role != "workspace"}
         for name, piece in pieces.items():
@@ -365,7 +365,7 @@ class Reference:
             results = {name: self._stored(name, piece) for name, piece in written.items()}
         else:
             words = {name: np.ascontiguousarray(piece.view).view(np.uint32) for name, piece in written.items()}
-            results = {name: problem.stored(residues.canonical(found)) for name, found in words.items()}
+            results = {name: problem.stored(residues.canonical(of_kind)) for name, of_kind in words.items()}
         return results if problem.arrange is None else {name: problem.arrange(name, values) for name, values in results.items()}
 
     def _stored(self, name: str, piece: CaseMemory) -> npt.NDArray[Any]:

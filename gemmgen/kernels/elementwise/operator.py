@@ -65,10 +65,10 @@ def _interpret_named(x: Layout, operations: tuple[Operation, ...], operands: Map
     others: dict[str, Layout] = {}
     named: dict[str, str] = {}
     numbers: dict[str, str] = {}
-    found: list[Operation] = []
+    all_operations: list[Operation] = []
     for one in operations:
         if not isinstance(one, Formula):
-            found.append(one)
+            all_operations.append(one)
             continue
         for word, given in one.inputs.items():
             kernel = argument_name(word)
@@ -84,7 +84,7 @@ def _interpret_named(x: Layout, operations: tuple[Operation, ...], operands: Map
         inputs = {
             word: each if each.per in ("all", "memory") else each.model_copy(update={"per": "element"}) for word, each in one.inputs.items()
         }
-        found.append(one.model_copy(update={"inputs": inputs}))
+        all_operations.append(one.model_copy(update={"inputs": inputs}))
     shape = broadcast({"x": x, **{named[name]: layout for name, layout in read.items()}})
     for word, output in (item for one in operations for item in one.further_outputs.items()):
         layout, kernel = _of_type(word, operands[word], output.type), argument_name(word)
@@ -98,16 +98,16 @@ def _interpret_named(x: Layout, operations: tuple[Operation, ...], operands: Map
         else:
             axis = {"row": -2, "column": -1}.get(output.per or "all", 0)
             others[kernel] = _of_size(word, layout, shape[axis] if axis and len(shape) >= -axis else 1)
-    kept = axes_kept(found, shape)
+    kept = axes_kept(all_operations, shape)
     reasons: list[Reason] = []
-    _, own = plan_operations(_spec(x, tuple(found), kept), reasons)
+    _, own = plan_operations(_spec(x, tuple(all_operations), kept), reasons)
     if reasons:
         raise LaunchError(str(PlanError("elementwise:", reasons)))
     y = _result(operands.get("out"), own, shape)
     arrays = {"x": x, "y": y, **read, **written}
     arrays, copies = readable(arrays, shape, kept, ("y", *written))
     copies = tuple(replace(copy, operand=named.get(copy.operand, copy.operand)) for copy in copies)
-    request = request_of(arrays, shape, tuple(found), None if y.type == own else SPEC_TYPES[y.type], others, named, numbers)
+    request = request_of(arrays, shape, tuple(all_operations), None if y.type == own else SPEC_TYPES[y.type], others, named, numbers)
     return Interpretation(request, (Result("out", shape, y.type),), copies)
 
 

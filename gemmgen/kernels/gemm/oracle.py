@@ -159,9 +159,9 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
 
 def _cut(plan: GemmPlan, sizes: dict[str, int], slices: int) -> dict[str, int]:
     """The sizes with another number of slices, and the dimensions that depend on it."""
-    found = {**sizes, "slices": slices}
+    problem = {**sizes, "slices": slices}
     dependent = {d.name: d.default for d in plan.sequence.dimensions if d.default is not None and "slices" in d.default.names}
-    return found | {name: formula.evaluate(found) for name, formula in dependent.items()}
+    return problem | {name: formula.evaluate(problem) for name, formula in dependent.items()}
 
 
 def _matrices(plan: GemmPlan) -> tuple[Matrix, ...]:

@@ -572,10 +572,10 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
             return ()
         terms = stores_of(self.epilogue)
         stride = f"m * n * {len(terms)}" if len(terms) > 1 else "m * n"
-        found = [Passed(store.argument.name, stride) for store in terms]
+        reductions = [Passed(store.argument.name, stride) for store in terms]
         extrema = [store for step in self.epilogue for store in step.stores if store.output.reduce is not None and not store.is_term]
         extents = {"row": "m", "column": "n"}
-        return (*found, *(Passed(one.argument.name, extents[one.output.per]) for one in extrema if one.output.per in extents))
+        return (*reductions, *(Passed(one.argument.name, extents[one.output.per]) for one in extrema if one.output.per in extents))
 
     @property
     def approximate(self) -> bool:
@@ -643,20 +643,20 @@ class Outline:
         """The instance's name; ``parts``: those of its mainloop."""
         spec, division = self.spec, self.spec.decomposition
         scheme = division.scheme.replace("_", "")
-        found = list(parts)
+        words = list(parts)
         if isinstance(division, SplitKLast) or getattr(division, "slices", 1) == "launch":
-            found.append(scheme)
+            words.append(scheme)
         elif not isinstance(division, DataParallel):
-            found.append(f"{scheme}{division.blocks if isinstance(division, StreamK) else division.slices}")
-        found += ["dual"] if spec.dual else []
-        found += ["amax"] if spec.amax != "none" else []
-        found += ["scaled"] if spec.scales.given else []
-        found += {"none": [], "strided": ["batched"], "grouped": ["grouped"]}[spec.batch]
-        found += spec.grouping.words
+            words.append(f"{scheme}{division.blocks if isinstance(division, StreamK) else division.slices}")
+        words += ["dual"] if spec.dual else []
+        words += ["amax"] if spec.amax != "none" else []
+        words += ["scaled"] if spec.scales.given else []
+        words += {"none": [], "strided": ["batched"], "grouped": ["grouped"]}[spec.batch]
+        words += spec.grouping.words
         types = [matrix.type for matrix in self.matrices]
-        found += ["_".join(types)] if set(types) != {"f32"} else []
-        found += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
-        return instance_name(prefix, found, spec)
+        words += ["_".join(types)] if set(types) != {"f32"} else []
+        words += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
+        return instance_name(prefix, words, spec)
 
     @property
     def digest(self) -> str:

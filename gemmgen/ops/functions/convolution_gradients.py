@@ -130,14 +130,14 @@ def conv2d_input_gradient(
 def _part(dy: Any, w: Any, row: Remainder, column: Remainder, groups: int) -> Any:
     """The elements of dx of one remainder of rows and one of columns."""
     read = _channels_last(dy[:, :, row.outputs, column.outputs])
-    found = conv2d(
+    gradient = conv2d(
         read,
         _reversed(w[:, :, row.taps, column.taps]),
         padding=(row.padding, column.padding),
         dilation=(row.dilation, column.dilation),
         groups=groups,
     )
-    return found[:, :, row.skipped : row.skipped + row.count, column.skipped : column.skipped + column.count]
+    return gradient[:, :, row.skipped : row.skipped + row.count, column.skipped : column.skipped + column.count]
 
 
 def conv2d_filter_gradient(

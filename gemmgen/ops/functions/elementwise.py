@@ -108,11 +108,11 @@ def _with_operands(x: Any, operations: Any, given: Mapping[str, Any], out: Any, 
 
     if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(x, *given.values(), out)):
         raise LaunchError("elementwise: formulas with operands have no derivatives, and are not traced; need tensors without requires_grad")
-    found = parsed("elementwise", hashable(operations), "operations")
-    named = given_operands("elementwise", found, given, ("x", "out"), "formula")
+    steps = parsed("elementwise", hashable(operations), "operations")
+    named = given_operands("elementwise", steps, given, ("x", "out"), "formula")
     operator = _operator(named.arrays, named.written, named.numbers)
     every = (x, *(given[name] for name in (*named.arrays, *named.written)), out)
-    return operator.call(every, (found, True), named.values, stream)[0]
+    return operator.call(every, (steps, True), named.values, stream)[0]
 
 
 @lru_cache(maxsize=64)

@@ -159,8 +159,8 @@ def softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> Arra
         _require_batch_invariance("softmax", x, axis)
     if _by_torch(x):
         return cast("ArrayT", torch_state.by_operator("softmax", (x, axis), True))
-    found: ArrayT = _simple("softmax", x, axis)
-    return found
+    y: ArrayT = _simple("softmax", x, axis)
+    return y
 
 
 def log_softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> ArrayT:
@@ -191,8 +191,8 @@ def log_softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> 
         _require_batch_invariance("log_softmax", x, axis)
     if _by_torch(x):
         return cast("ArrayT", torch_state.by_operator("log_softmax", (x, axis), True))
-    found: ArrayT = _simple("log_softmax", x, axis)
-    return found
+    y: ArrayT = _simple("log_softmax", x, axis)
+    return y
 
 
 def cumsum(x: ArrayT, axis: int = -1) -> ArrayT:
@@ -217,8 +217,8 @@ def cumsum(x: ArrayT, axis: int = -1) -> ArrayT:
     """
     if _by_torch(x):
         return cast("ArrayT", torch_state.by_operator("cumsum", (x, axis), True))
-    found: ArrayT = _simple("cumsum", x, axis)
-    return found
+    y: ArrayT = _simple("cumsum", x, axis)
+    return y
 
 
 def logcumsumexp(x: ArrayT, axis: int = -1) -> ArrayT:
@@ -245,8 +245,8 @@ def logcumsumexp(x: ArrayT, axis: int = -1) -> ArrayT:
         return cast("ArrayT", torch_state.by_operator("logcumsumexp", (x, axis), True))
     if _by_torch(x):
         raise LaunchError("logcumsumexp: no derivative is known; pass a detached tensor")
-    found: ArrayT = _simple("logcumsumexp", x, axis)
-    return found
+    y: ArrayT = _simple("logcumsumexp", x, axis)
+    return y
 
 
 def softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
@@ -271,8 +271,8 @@ def softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
     LaunchError
         If the arguments are invalid or do not fit each other.
     """
-    found: ArrayT = _gradient("softmax_gradient", dy, y, axis)
-    return found
+    dx: ArrayT = _gradient("softmax_gradient", dy, y, axis)
+    return dx
 
 
 def log_softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
@@ -297,8 +297,8 @@ def log_softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
     LaunchError
         If the arguments are invalid or do not fit each other.
     """
-    found: ArrayT = _gradient("log_softmax_gradient", dy, y, axis)
-    return found
+    dx: ArrayT = _gradient("log_softmax_gradient", dy, y, axis)
+    return dx
 
 
 def topk(x: ArrayT, k: int, axis: int = -1, *, largest: bool = True) -> tuple[ArrayT, ArrayT]:
@@ -403,8 +403,8 @@ def rms_norm(
     """
     if batch_invariant:
         _require_batch_invariance("rms_norm", x, axis)
-    found: ArrayT | tuple[ArrayT, ArrayT] = _norm("rms_norm", x, weight, None, residual, eps, axis)
-    return found
+    results: ArrayT | tuple[ArrayT, ArrayT] = _norm("rms_norm", x, weight, None, residual, eps, axis)
+    return results
 
 
 def layer_norm(
@@ -448,8 +448,8 @@ def layer_norm(
     """
     if batch_invariant:
         _require_batch_invariance("layer_norm", x, axis)
-    found: ArrayT | tuple[ArrayT, ArrayT] = _norm("layer_norm", x, weight, bias, residual, eps, axis)
-    return found
+    results: ArrayT | tuple[ArrayT, ArrayT] = _norm("layer_norm", x, weight, bias, residual, eps, axis)
+    return results
 
 
 def _norm_gradient(operation: str, dy: Any, x: Any, weight: Any, eps: Any, axis: Any) -> Any:
@@ -512,8 +512,8 @@ def rms_norm_gradient(
     LaunchError
         If the arguments are invalid or do not fit each other.
     """
-    found: ArrayT | tuple[ArrayT, ArrayT] = _norm_gradient("rms_norm_gradient", dy, x, weight, eps, axis)
-    return found
+    gradients: ArrayT | tuple[ArrayT, ArrayT] = _norm_gradient("rms_norm_gradient", dy, x, weight, eps, axis)
+    return gradients
 
 
 def layer_norm_gradient(
@@ -544,5 +544,5 @@ def layer_norm_gradient(
     LaunchError
         If the arguments are invalid or do not fit each other.
     """
-    found: ArrayT | tuple[ArrayT, ArrayT, ArrayT] = _norm_gradient("layer_norm_gradient", dy, x, weight, eps, axis)
-    return found
+    gradients: ArrayT | tuple[ArrayT, ArrayT, ArrayT] = _norm_gradient("layer_norm_gradient", dy, x, weight, eps, axis)
+    return gradients

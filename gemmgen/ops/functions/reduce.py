@@ -151,12 +151,12 @@ def _spread(x: Any, op: str, axis: Any, keepdims: bool, out: Any, correction: Li
     if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(x)):
         raise LaunchError(f"reduce: {op} has no derivative, and no operator of torch's; use mean and sum_of_squares, or detach x")
     pair = None if out is None else (empty_like(out), out)
-    found = reduce(
+    reduced = reduce(
         x, "mean_variance", axis, keepdims=keepdims, out=pair, correction=correction, batch_invariant=batch_invariant, stream=stream
     )
     if stream is ASKED:
-        return found
-    variance = found[1]
+        return reduced
+    variance = reduced[1]
     if op == "var":
         return variance
     from gemmgen.ops.functions.elementwise import elementwise
@@ -169,19 +169,19 @@ def _reduced_widely(
 ) -> Any:
     """A reduction of elements that are converted to a wider type first; extrema are converted back to the elements' type."""
     wide = converted(x, wider_type(x))
-    found = reduce(wide, op, axis, keepdims=keepdims, correction=correction, batch_invariant=batch_invariant, stream=stream)
+    reduced = reduce(wide, op, axis, keepdims=keepdims, correction=correction, batch_invariant=batch_invariant, stream=stream)
     if stream is ASKED:
-        return found
+        return reduced
     names = list(map(_full_name, op)) if isinstance(op, list | tuple) else [op]
-    results = list(found) if isinstance(found, tuple) else [found]
+    results = list(reduced) if isinstance(reduced, tuple) else [reduced]
     if len(names) == len(results):
         results = [converted(result, type_word(x)) if name in EXTREMA else result for name, result in zip(names, results, strict=True)]
     if out is not None:
-        given = list(out) if isinstance(found, tuple) else [out]
+        given = list(out) if isinstance(reduced, tuple) else [out]
         if len(given) != len(results):
             raise LaunchError(f"reduce: {op!r} writes {len(results)} arrays, out has {len(given)}")
         results = [assigned("reduce", one, result) for one, result in zip(given, results, strict=True)]
-    return tuple(results) if isinstance(found, tuple) else results[0]
+    return tuple(results) if isinstance(reduced, tuple) else results[0]
 
 
 def _full_name(name: Any) -> Any:

@@ -20,8 +20,8 @@ def declaration_of(name: str) -> TorchOperator:
     """The operator of torch for an operation."""
     if name in rows.FUNCTIONS:
         return rows.OPERATORS[name]
-    found: TorchOperator = import_module(f"gemmgen.ops.torch_operators.{name}").OPERATOR
-    return found
+    operator: TorchOperator = import_module(f"gemmgen.ops.torch_operators.{name}").OPERATOR
+    return operator
 
 
 def register(functions: Mapping[str, Callable[..., Any]]) -> Callable[[], bool]:

@@ -50,7 +50,7 @@ def listing(binary: Binary) -> list[ListedInstruction]:
         body = [instruction for instruction in instructions if instruction.function == function]
         main = find_main_loop(find_loops(body))
         if main is not None:
-            reads |= {id(one): found for one, found in zip(main.instructions, operand_reads(main.instructions), strict=True)}
+            reads |= {id(one): registers for one, registers in zip(main.instructions, operand_reads(main.instructions), strict=True)}
     listed = [
         ListedInstruction(one, instruction_class(one), notes.get((one.function, one.address)), id(one) in reads, reads.get(id(one), ()))
         for one in instructions

@@ -127,7 +127,7 @@ def benchmark_host(
         library.set_threads(0)
     cost = cost_model_of(first.spec.kind).cost(first, problem)
     rate = operations / float(np.percentile(samples[""], BEST_PART))
-    found = {name: {other: float(np.median(np.divide(samples[other], samples[name]))) for other in calls} for name in calls}
+    ratios = {name: {other: float(np.median(np.divide(samples[other], samples[name]))) for other in calls} for name in calls}
     spread = {name: {other: _quartiles(np.divide(samples[other], samples[name])) for other in calls} for name in calls}
     timings = []
     for name, (kind, _) in calls.items():
@@ -136,7 +136,7 @@ def benchmark_host(
         part = float(np.median(np.divide(samples[""], samples[name]))) * cost.operations / operations
         timings.append(HostTiming(name, kind, seconds * 1e6, median * 1e6, p90 * 1e6, done, part))
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return HostReport(dict(problem), threads, host_name(), date, clock_name, rounds, rates, rate, tuple(timings), found, spread)
+    return HostReport(dict(problem), threads, host_name(), date, clock_name, rounds, rates, rate, tuple(timings), ratios, spread)
 
 
 def _quartiles(values: npt.NDArray[Any]) -> tuple[float, float]:

@@ -291,7 +291,7 @@ class _CudaArray:
                 raise LaunchError(f"{name} is a masked array; kernels take plain ones")
             pointer, read_only = interface["data"]
             strides, stream = interface.get("strides"), interface.get("stream")
-            found = cls(
+            fields = cls(
                 index(pointer or 0),
                 bool(read_only),
                 tuple(index(extent) for extent in interface["shape"]),
@@ -303,9 +303,9 @@ class _CudaArray:
             raise
         except Exception as error:
             raise LaunchError(f"{name} has a __cuda_array_interface__ of another form: {type(error).__name__}: {error}") from None
-        if min(found.shape, default=0) < 0 or len(found.byte_strides or found.shape) != len(found.shape):
-            raise LaunchError(f"{name} has the shape {found.shape} and the strides {found.byte_strides}, which describe no array")
-        return found
+        if min(fields.shape, default=0) < 0 or len(fields.byte_strides or fields.shape) != len(fields.shape):
+            raise LaunchError(f"{name} has the shape {fields.shape} and the strides {fields.byte_strides}, which describe no array")
+        return fields
 
 
 def _describe_cuda_array(array: Any, given: _CudaArray, name: str) -> ArrayView:

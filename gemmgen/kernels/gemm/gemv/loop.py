@@ -193,7 +193,7 @@ def vector_loop(
 ) -> VectorLoop | None:
     """The numbers of the kernel, or None with the reasons why there is none."""
     a, b, c = matrices
-    found = len(reasons)
+    before = len(reasons)
     if mainloop.threads % mainloop.lanes:
         need = f"a divisor of the {mainloop.threads} threads"
         reasons.append(Reason("lanes", "mainloop.lanes", str(mainloop.lanes), need))
@@ -204,7 +204,7 @@ def vector_loop(
         reasons.append(Reason("storage", "storage.b", b.type, f"{a.type} as A, or f32"))
     if mainloop.vectors == "shifted" and mainloop.along == "k":
         reasons.append(Reason("vectors", "mainloop.vectors", "shifted", "aligned where lanes lie along k"))
-    if len(reasons) > found:
+    if len(reasons) > before:
         return None
     shifts = mainloop.vectors == "shifted" and a.alignment * a.element_bytes < WIDEST_BYTES
     widest_a, widest_b = (
