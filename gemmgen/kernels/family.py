@@ -139,6 +139,12 @@ class SharedRegion:
     bytes: int
     meaning: str
 
+    @property
+    def described(self) -> tuple[str, str]:
+        """Its name, and its place and meaning in words."""
+        extents = "".join(f"[{extent}]" for extent in self.shape)
+        return self.name, f"bytes {self.offset} to {self.offset + self.bytes - 1}: {self.type}{extents}, {self.meaning}"
+
 
 SpecT = TypeVar("SpecT", bound=KernelSpec, default=KernelSpec, covariant=True)
 

@@ -352,6 +352,15 @@ class LaunchSequence:
     Every run of the sequence leaves them zero, so that the next run with the same workspace finds them so; the rest of
     the workspace holds anything."""
 
+    def completed(self, known: Mapping[str, int], last_first: bool = False) -> dict[str, int]:
+        """A problem with its other dimensions at their defaults. ``last_first``: a default may depend on dimensions after it, as a stride
+        on the extents of later axes."""
+        problem = dict(known)
+        for dimension in reversed(self.dimensions) if last_first else self.dimensions:
+            if dimension.name not in problem and dimension.default is not None:
+                problem[dimension.name] = dimension.default.evaluate(problem)
+        return problem
+
     def argument(self, name: str) -> Argument:
         """The argument called ``name``; ``KeyError`` if there is none."""
         for argument in self.arguments:

@@ -246,11 +246,7 @@ def _mainloop(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
 
 
 def _shared(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
-    lines = []
-    for region in plan.shared_memory:
-        extents = "".join(f"[{extent}]" for extent in region.shape)
-        last = region.offset + region.bytes - 1
-        lines.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
+    lines = [region.described for region in plan.shared_memory]
     store, fragment = plan.pixel_tile.store_cost(), fragment_cost(blocks_first=plan.instruction == "m16n8k32")
     lines.append(("copies", f"16 bytes a lane: {store.wavefronts} wavefronts, {store.conflicts} conflicts"))
     lines.append(("ldmatrix.x4", f"{fragment.wavefronts} wavefronts, {fragment.conflicts} conflicts"))

@@ -126,11 +126,7 @@ def _tensor_memory(plan: WarpgroupPlan) -> list[Section]:
 
 
 def _shared(plan: WarpgroupPlan) -> Lines:
-    lines = []
-    for region in plan.shared_memory:
-        extents = "".join(f"[{extent}]" for extent in region.shape)
-        last = region.offset + region.bytes - 1
-        lines.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
+    lines = [region.described for region in plan.shared_memory]
     blocks = plan.loop.min_blocks_per_sm
     lines.append(("occupancy", f"{blocks} block{'s' if blocks > 1 else ''} of {plan.loop.threads} threads on an SM"))
     return tuple(lines)

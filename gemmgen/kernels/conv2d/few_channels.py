@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
 from gemmgen.kernels.conv2d.epilogue import plan_operations
-from gemmgen.kernels.conv2d.grouped import MAX_SUMS, MAX_UNROLLED, SLICE, VECTOR, Sums, layer_reasons, tiled_sequence
+from gemmgen.kernels.conv2d.grouped import MAX_SUMS, MAX_UNROLLED, SLICE, VECTOR, FragmentsPlan, layer_reasons, tiled_sequence
 from gemmgen.kernels.conv2d.layouts import even
 from gemmgen.kernels.conv2d.problem import fixed_parameters
-from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
+from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, LayerConstant
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, FewChannelsMainloop
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
@@ -114,7 +113,7 @@ def chosen_rows(known: Mapping[str, int]) -> FewChannelsMainloop:
 
 
 @dataclass(frozen=True)
-class FewChannelsPlan(FinishingPlan):
+class FewChannelsPlan(FragmentsPlan):
     """A convolution instance for few input channels."""
 
     tile: PixelRows
@@ -122,28 +121,9 @@ class FewChannelsPlan(FinishingPlan):
     """Argument of the pragma before the loop over the instructions of a row of the filter."""
 
     @property
-    def products(self) -> str:
-        """The unit that multiplies."""
-        return "f16_mma"
-
-    @property
-    def sums(self) -> Sums:
-        """The way to a sum, which decides how far it is off."""
-        return Sums(self.spec.input.type, self.spec.input.type)
-
-    @property
-    def accumulator(self) -> str:
-        return "float"
-
-    @property
     def whole_lanes(self) -> bool:
         """True if the four neighbouring channels of a lane exist all or none."""
         return fixed_parameters(self.spec)["k"] % 4 == 0
-
-    @property
-    def result_bytes(self) -> int:
-        """Bytes of a thread's four neighbouring results."""
-        return 4 * ELEMENTS[self.output.type].bytes
 
     @property
     def least_blocks(self) -> int:

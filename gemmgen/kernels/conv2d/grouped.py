@@ -207,12 +207,8 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class GroupedPlan(FinishingPlan):
-    """A convolution instance for groups of few channels."""
-
-    tile: GroupedTile
-    unroll: str
-    """Argument of the pragma before the loop over taps."""
+class FragmentsPlan(FinishingPlan):
+    """A convolution instance whose warps multiply fragments of 16-bit floats, and keep the sums in the accumulators."""
 
     @property
     def products(self) -> str:
@@ -232,6 +228,15 @@ class GroupedPlan(FinishingPlan):
     def result_bytes(self) -> int:
         """Bytes of a thread's four neighbouring results."""
         return 4 * ELEMENTS[self.output.type].bytes
+
+
+@dataclass(frozen=True)
+class GroupedPlan(FragmentsPlan):
+    """A convolution instance for groups of few channels."""
+
+    tile: GroupedTile
+    unroll: str
+    """Argument of the pragma before the loop over taps."""
 
 
 def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Architecture) -> GroupedPlan:

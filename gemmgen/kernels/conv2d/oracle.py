@@ -338,10 +338,7 @@ def _fitted(plan: FinishingPlan, wanted: Mapping[str, int], fixed: Mapping[str, 
         return None
     if not all(constraint.condition.evaluate(complete_problem) for constraint in plan.sequence.constraints):
         return None
-    for dimension in plan.sequence.dimensions:
-        if dimension.name not in complete_problem and dimension.default is not None:
-            complete_problem[dimension.name] = dimension.default.evaluate(complete_problem)
-    return complete_problem
+    return plan.sequence.completed(complete_problem)
 
 
 def _scalars(plan: FinishingPlan, problem: Mapping[str, int], name: str) -> dict[str, float]:

@@ -562,8 +562,4 @@ def _sequence(name: str, spec: CpuGemmSpec, matrices: tuple[Matrix, Matrix, Matr
 
 def packed(plan: CpuGemmPlan, sizes: Sequence[int]) -> dict[str, int]:
     """All dimensions of a problem of m, n, k without gaps between rows or columns."""
-    problem = dict(zip(("m", "n", "k"), sizes, strict=True))
-    for dimension in plan.sequence.dimensions:
-        if dimension.default is not None:
-            problem[dimension.name] = dimension.default.evaluate(problem)
-    return problem
+    return plan.sequence.completed(dict(zip(("m", "n", "k"), sizes, strict=True)))

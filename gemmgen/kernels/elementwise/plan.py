@@ -207,12 +207,7 @@ def plan_elementwise(spec: ElementwiseSpec, architecture: Architecture) -> Eleme
 
 def packed_problem(plan: ElementwisePlan, extents: Mapping[str, int]) -> dict[str, int]:
     """All dimensions of a problem without gaps."""
-    problem = {name: extents[name] for name in AXES[: plan.rank]}
-    # A stride is as long as the axes after it: the last one is known first.
-    for dimension in reversed(plan.sequence.dimensions):
-        if dimension.default is not None:
-            problem[dimension.name] = dimension.default.evaluate(problem)
-    return problem
+    return plan.sequence.completed({name: extents[name] for name in AXES[: plan.rank]}, last_first=True)
 
 
 def _prefix(spec: ElementwiseSpec) -> str:

@@ -669,9 +669,5 @@ def packed(plan: GemmPlan, sizes: Sequence[int], batch: int = 1) -> dict[str, in
     problem = dict(zip(("m", "n", "k"), sizes, strict=True))
     if plan.spec.grouping.rows == "masked":
         problem["m"] = round_up(problem["m"], lcm(max(batch, 1), plan.spec.multiple_of.m))
-    for dimension in plan.sequence.dimensions:
-        if dimension.name in ("batch", "groups"):
-            problem[dimension.name] = batch
-        elif dimension.default is not None:
-            problem[dimension.name] = dimension.default.evaluate(problem)
-    return problem
+    problem |= {dimension.name: batch for dimension in plan.sequence.dimensions if dimension.name in ("batch", "groups")}
+    return plan.sequence.completed(problem)

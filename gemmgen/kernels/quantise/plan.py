@@ -191,11 +191,7 @@ def _sequence(name: str, spec: QuantiseSpec, x: Matrix, y: Matrix, scales: Matri
 
 def packed_problem(plan: QuantisePlan, sizes: Sequence[int]) -> dict[str, int]:
     """All dimensions of a problem without gaps."""
-    problem = dict(zip(("m", "k"), sizes, strict=True))
-    for dimension in plan.sequence.dimensions:
-        if dimension.default is not None:
-            problem[dimension.name] = dimension.default.evaluate(problem)
-    return problem
+    return plan.sequence.completed(dict(zip(("m", "k"), sizes, strict=True)))
 
 
 def moved_bytes(plan: QuantisePlan, problem: Mapping[str, int]) -> int:

@@ -269,13 +269,8 @@ class ReductionPlan(KernelPlan[ReductionSpec]):
 
 def packed_problem(plan: ReductionPlan, extents: Mapping[str, int]) -> dict[str, int]:
     """All dimensions of a problem without gaps, from extents of which the shape may have only some."""
-    dimensions = plan.sequence.dimensions
-    problem = {dimension.name: extents[dimension.name] for dimension in dimensions if dimension.default is None}
-    # A stride is as long as the axes after it: the last one is known first.
-    for dimension in reversed(dimensions):
-        if dimension.default is not None:
-            problem[dimension.name] = dimension.default.evaluate(problem)
-    return problem
+    known = {dimension.name: extents[dimension.name] for dimension in plan.sequence.dimensions if dimension.default is None}
+    return plan.sequence.completed(known, last_first=True)
 
 
 def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> ReductionPlan:

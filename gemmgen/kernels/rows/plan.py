@@ -472,11 +472,7 @@ def _sequence(name: str, spec: RowsSpec, made: Program, matrices: Sequence[Matri
 
 def packed_problem(plan: RowsPlan, sizes: Sequence[int]) -> dict[str, int]:
     """All dimensions of a problem without gaps."""
-    problem = dict(zip(("m", "n"), sizes, strict=True))
-    for dimension in plan.sequence.dimensions:
-        if dimension.default is not None:
-            problem[dimension.name] = dimension.default.evaluate(problem)
-    return problem
+    return plan.sequence.completed(dict(zip(("m", "n"), sizes, strict=True)))
 
 
 def moved_bytes(plan: RowsPlan, problem: Mapping[str, int]) -> int:

@@ -26,11 +26,7 @@ def fewest_wavefronts(access: SharedAccess, vectors: int) -> int:
 
 def shared_memory_section(plan: SimtPlan, loop: TiledLoop) -> Section:
     """Regions, accesses with their wavefronts, and how they compare with the multiply-adds."""
-    lines = []
-    for region in plan.shared_memory:
-        extents = "".join(f"[{extent}]" for extent in region.shape)
-        last = region.offset + region.bytes - 1
-        lines.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
+    lines = [region.described for region in plan.shared_memory]
     lines += [(f"layout of {o.name}", _layout(o)) for o in (loop.a, loop.b)]
     lines.append(
         ("wavefronts", f"for one warp and one step along k; each serves up to {WAVEFRONT_BYTES} bytes from {BANKS} banks. A conflict")

@@ -86,12 +86,7 @@ def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
 
 def regions(plan: TensorPlan) -> Lines:
     """Arrays in shared memory."""
-    lines = []
-    for region in plan.shared_memory:
-        extents = "".join(f"[{extent}]" for extent in region.shape)
-        last = region.offset + region.bytes - 1
-        lines.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
-    return tuple(lines)
+    return tuple(region.described for region in plan.shared_memory)
 
 
 def results(plan: TensorPlan, wording: Wording, stored: str | None = None, further: Lines = ()) -> Lines:
