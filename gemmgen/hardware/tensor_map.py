@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 Element = Literal["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz"]
 Interleave = Literal["none", "16B", "32B"]
-Swizzle = Literal["none", "32B", "64B", "128B", "128B_ATOM_32B"]
+Swizzle = Literal["none", "32B", "64B", "128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B"]
 Fill = Literal["zeros", "nan"]
 L2Promotion = Literal["none", "64B", "128B", "256B"]
 
@@ -52,7 +52,12 @@ def copied_as(data_type: str) -> Element:
 
 FLOATING_ELEMENTS = frozenset(("f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz"))
 
-SWIZZLE_SPANS: dict[str, int] = {"none": 0, "32B": 32, "64B": 64, "128B": 128, "128B_ATOM_32B": 128}
+SWIZZLE_SPANS: dict[str, int] = {
+    "none": 0,
+    "32B": 32,
+    "64B": 64,
+    **dict.fromkeys(("128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B"), 128),
+}
 """Bytes within which a swizzle moves atoms."""
 
 SLICE_BYTES: dict[str, int] = {"16B": 16, "32B": 32}
@@ -65,7 +70,7 @@ SHARED_ALIGNMENT = 128
 """Alignment of a box in shared memory (PTX ISA, cp.async.bulk.tensor)."""
 
 _CHUNK_BYTES = 16
-_ATOM_BYTES = {"128B_ATOM_32B": 32}
+_ATOM_BYTES = {"128B_ATOM_32B": 32, "128B_ATOM_32B_FLIP_8B": 32, "128B_ATOM_64B": 64}
 """Bytes that a swizzle moves together, where they are not a chunk (sm_100 and later)."""
 _MAX_EXTENT = 1 << 32
 _MAX_STRIDE = 1 << 40
@@ -205,10 +210,18 @@ def swizzled(address: int, swizzle: Swizzle) -> int:
 
     The 16-byte chunk's number within the span (address bits 4 and up) is XORed with bits 7 and up: 3, 2 or 1 of them. The pattern hangs on
     the address, not on the box: it repeats every 1024, 512 or 256 bytes of shared memory (PTX ISA, "Swizzling modes"). Atoms of 32 bytes
-    are XORed with two bits.
+    are XORed with two bits, those of 64 bytes with one; a flip exchanges the halves of each chunk in every other row (cuda.h).
     """
     atoms, atom = swizzle_atoms(swizzle)
-    return address if atoms == 0 else address ^ ((address >> 7) % atoms * atom)
+    if atoms == 0:
+        return address
+    row = address >> 7
+    return address ^ (row % atoms * atom) ^ (row % 2 * flipped_bytes(swizzle))
+
+
+def flipped_bytes(swizzle: Swizzle) -> int:
+    """Bytes that a swizzle exchanges within each chunk of every other row; 0 if it does not."""
+    return 8 if swizzle.endswith("FLIP_8B") else 0
 
 
 def swizzle_atoms(swizzle: Swizzle) -> tuple[int, int]:

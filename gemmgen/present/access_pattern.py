@@ -9,12 +9,14 @@ import ast
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.expressions import BINARY, Grammar, NotInGrammar, Walker, read
 from gemmgen.core.text import printable
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP, SharedAccessCost, served_groups, shared_access_cost
+from gemmgen.hardware.tensor_map import Swizzle, flipped_bytes, swizzled
 from gemmgen.kernels.pictures import BankMap, BankMaps, SharedAccess, SharedLayout
 
 WIDTHS = (1, 2, 4, 8, 16)
@@ -23,6 +25,8 @@ LINE_BYTES = BANKS * BANK_BYTES
 MAX_OFFSET = 1 << 18
 """Bytes of shared memory that no device exceeds."""
 _MAX_NODES = 200
+_SWIZZLES: tuple[Swizzle, ...] = ("128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")
+"""Of rows of 128 bytes or parts of rows, in the terms of tensor maps (those with atoms on sm_100 and later)."""
 
 GRAMMAR = Grammar(
     binary=frozenset({ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor}),
@@ -158,6 +162,9 @@ def examine(text: str, width: int, *, store: bool = False, row: int | None = Non
     if places > 1 and places & (places - 1) == 0:
         title = f"units of {unit} bytes, XOR the row's number (mod {places})"
         changes.append((title, lambda offset: offset ^ (offset // rows % places * unit)))
+    if row is not None and row % LINE_BYTES == 0:
+        possible = [name for name in _SWIZZLES if width <= 8 or not flipped_bytes(name)]
+        changes += [(f"{name} swizzle of the copy engine", partial(swizzled, swizzle=name)) for name in possible]
     variants = []
     for title, change in changes:
         changed = tuple(change(offset) if offset >= 0 else -1 for offset in offsets)

@@ -71,9 +71,12 @@ def test_a_row_narrower_than_its_swizzle_keeps_the_pitch():
     assert (tensor_map.row_pitch, tensor_map.box_bytes, tensor_map.shared_bytes) == (128, 512, 1024)
 
 
-@pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B"])
+PERIODS = {"none": 16, "32B": 256, "64B": 512, "128B": 1024, "128B_ATOM_32B": 512, "128B_ATOM_32B_FLIP_8B": 512, "128B_ATOM_64B": 256}
+
+
+@pytest.mark.parametrize("swizzle", PERIODS)
 def test_a_swizzle_permutes_each_period(swizzle):
-    period = {"none": 16, "32B": 256, "64B": 512, "128B": 1024}[swizzle]
+    period = PERIODS[swizzle]
     moved = [swizzled(address, swizzle) for address in range(period)]
     assert sorted(moved) == list(range(period))
     assert [swizzled(address + period, swizzle) - period for address in range(period)] == moved
@@ -84,3 +87,11 @@ def test_chunks_move_as_the_isa_draws_them():
     assert [swizzled(row * 128, "128B") // 16 % 8 for row in range(9)] == [0, 1, 2, 3, 4, 5, 6, 7, 0]
     assert [swizzled(row * 64, "64B") // 16 % 4 for row in range(9)] == [0, 0, 1, 1, 2, 2, 3, 3, 0]
     assert [swizzled(row * 32, "32B") // 16 % 2 for row in range(9)] == [0, 0, 0, 0, 1, 1, 1, 1, 0]
+
+
+def test_atoms_move_whole_and_a_flip_exchanges_halves():
+    # Each row of 128 bytes: the atom that its first chunk lands in, and the half of the chunk that its first 8 bytes land in.
+    assert [swizzled(row * 128, "128B_ATOM_32B") // 32 % 4 for row in range(5)] == [0, 1, 2, 3, 0]
+    assert [swizzled(row * 128, "128B_ATOM_64B") // 64 % 2 for row in range(5)] == [0, 1, 0, 1, 0]
+    assert [swizzled(row * 128 + 16, "128B_ATOM_64B") % 64 for row in range(5)] == [16] * 5
+    assert [swizzled(row * 128, "128B_ATOM_32B_FLIP_8B") // 8 % 16 for row in range(5)] == [0, 5, 8, 13, 0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gemmgen.hardware.tensor_map import MAP_BYTES, Im2col, Swizzle, TensorMap, swizzle_atoms
+from gemmgen.hardware.tensor_map import MAP_BYTES, Im2col, Swizzle, TensorMap, flipped_bytes, swizzle_atoms
 
 _CHUNK = 16
 _PERIOD = 1024
@@ -98,7 +98,8 @@ class PlacedMap:
         m = self.map
         low, high = -begin, (-(-row_end // _CHUNK) * _CHUNK if stores else row_end) - begin
         low, high = max(low, 0), min(high, m.row_bytes)
-        unit = _CHUNK if not (m.padded or begin % _CHUNK or low % _CHUNK or high % _CHUNK) else m.element_bytes
+        apart = m.padded or bool(flipped_bytes(m.swizzle)) or begin % _CHUNK or low % _CHUNK or high % _CHUNK
+        unit = m.element_bytes if apart else _CHUNK
         bytes_in_row = np.arange(0, m.row_bytes, unit)
         inside = (row_inside[:, None] & ((bytes_in_row >= low) & (bytes_in_row < high))).ravel()
         array = ((row_starts + (self.base + begin))[:, None] + bytes_in_row).ravel() // unit
@@ -129,7 +130,8 @@ def swizzled_addresses(addresses: np.ndarray, swizzle: Swizzle) -> np.ndarray:
     atoms, atom = swizzle_atoms(swizzle)
     if atoms == 0:
         return addresses
-    moved: np.ndarray = addresses ^ ((addresses >> 7) % atoms * atom)
+    rows = addresses >> 7
+    moved: np.ndarray = addresses ^ (rows % atoms * atom) ^ (rows % 2 * flipped_bytes(swizzle))
     return moved
 
 

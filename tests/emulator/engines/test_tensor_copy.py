@@ -38,10 +38,10 @@ def expected(width: int, height: int, x: int, y: int) -> np.ndarray:
     return padded[50 + y : 50 + y + height, 100 + x : 100 + x + width]
 
 
-@pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B"])
+@pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B"])
 @pytest.mark.parametrize(("x", "y"), [(0, 0), (32, 5), (-16, -3), (240, 35), (48, 1), (-96, 50)])
 def test_a_box_lands_swizzled_and_filled(swizzle, x, y):
-    width = {"none": 64, "32B": 32, "64B": 64, "128B": 128}[swizzle]
+    width = {"none": 64, "32B": 32, "64B": 64}.get(swizzle, 128)
     tensor_map = TensorMap("u8", (256, 40), (256,), (width, 16), swizzle=swizzle, base=ARRAY)
     got = loaded(tensor_map, x, y)
     linear = np.array([got[swizzled(byte, swizzle)] for byte in range(tensor_map.box_bytes)])
