@@ -36,6 +36,12 @@ GATED = ((4096, 11008, 4096), (16, 11008, 4096), (512, 14336, 4096), (2048, 8192
 SETS_BYTES = 160 << 20
 ROUNDS = 12
 GRAPH_SECONDS = 2e-3
+BANDWIDTH = 4.8e12
+"""Bytes a second of an H200's memory, as its data sheet states them."""
+ALLOWED = 0.04
+"""Part of a product's time that an epilogue may add where the product is bound by its arithmetic."""
+MOVED = {"gelu": 0, "gate": 2, "residual": 4, "stored": 2, "stored in float32": 4}
+"""Bytes that a formula moves for an element of the result, beside those of the product."""
 AGREEMENT = 2e-2
 """Largest difference allowed beside 1 + |result|: results are rounded to bfloat16."""
 BIAS = {"bias": {"per": "column", "type": "bf16"}}
@@ -252,6 +258,41 @@ def prepare(seed: int, processes: int) -> None:
             print(told, flush=True)
 
 
+def moving(sizes: list[int], formula: str, us: float) -> float:
+    """Time of moving a formula's matrix once, over that of the product."""
+    m, n, _ = sizes
+    return MOVED[formula] * m * n / BANDWIDTH / (us * 1e-6)
+
+
+def added_parts(rows: list[dict[str, Any]]) -> list[str]:
+    """The part of a product's time that each formula adds, and the part that its matrix takes on the way through the memory bus."""
+    lines = [
+        "",
+        "Overhead, and in brackets the part of the product's time in which the bytes that the formula moves in addition cross the memory",
+        f"bus once, at {BANDWIDTH / 1e12:g} TB/s. Where that alone is more than {ALLOWED:.0%}, the cell has a star: memory bounds the epilogue.",
+        "All products are bound by their arithmetic: *memory* is the part of their time that moving A, B and C once takes.",
+        "",
+        "| m x n x k | memory |" + "".join(f" {name} |" for name in FORMULAS),
+        "|---|---:|" + "---:|" * len(FORMULAS),
+    ]
+    within, free = {name: 0 for name in FORMULAS}, {name: 0 for name in FORMULAS}
+    for row in rows:
+        (m, n, k), us = row["sizes"], row["us"]
+        cells = []
+        for name in FORMULAS:
+            if name not in us:
+                cells.append("")
+                continue
+            added, least = us[name] / us["plain"] - 1, moving(row["sizes"], name, us["plain"])
+            cells.append(f"{added:+.1%} ({least:.1%}){' *' if least > ALLOWED else ''}")
+            free[name] += least <= ALLOWED
+            within[name] += least <= ALLOWED and added <= ALLOWED
+        memory = 2 * (m * k + n * k + m * n) / BANDWIDTH / (us["plain"] * 1e-6)
+        lines.append(f"| {m} x {n} x {k} | {memory:.0%} | {' | '.join(cells)} |")
+    counts = " | ".join(f"{within[name]} of {free[name]}" for name in FORMULAS)
+    return [*lines, f"| at most {ALLOWED:.0%}, of those without a star | | {counts} |"]
+
+
 def best_peer(times: dict[str, float], name: str) -> float:
     """The fastest of torch's ways to compute a formula."""
     return min(us for key, us in times.items() if key.startswith(f"{name}, "))
@@ -287,6 +328,7 @@ def report(data: dict[str, Any]) -> str:
             for name in FORMULAS
         ]
         lines.append(f"| {' x '.join(map(str, row['sizes']))} | {row['us']['plain']:.1f} | {' | '.join(cells)} |")
+    lines += added_parts(rows)
     gated = [row for row in data["rows"] if "gated" in row]
     if gated:
         ways = ("one launch", "two, compiled", "joined, compiled")
@@ -303,6 +345,7 @@ def main() -> None:
     """Prepares, or measures and writes both files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--prepare", action="store_true", help="compile only")
+    parser.add_argument("--report", action="store_true", help="write the page of earlier measurements again")
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -311,6 +354,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.prepare:
         prepare(arguments.seed, arguments.processes)
+        return
+    if arguments.report:
+        data = json.loads(arguments.output.read_text(encoding="utf-8"))
+        write_atomically(arguments.output.with_suffix(".md"), report(data).encode())
         return
     import torch
 
