@@ -269,13 +269,14 @@ def added_parts(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
         "",
         "Overhead, and in brackets the part of the product's time in which the bytes that the formula moves in addition cross the memory",
-        f"bus once, at {BANDWIDTH / 1e12:g} TB/s. Where that alone is more than {ALLOWED:.0%}, the cell has a star: memory bounds the epilogue.",
+        f"bus once, at {BANDWIDTH / 1e12:g} TB/s. Where that alone is more than {ALLOWED:.0%}, the cell has a star: they move for less",
+        "only while tensor cores multiply for other tiles, which a product of one tile for each SM has none of.",
         "All products are bound by their arithmetic: *memory* is the part of their time that moving A, B and C once takes.",
         "",
         "| m x n x k | memory |" + "".join(f" {name} |" for name in FORMULAS),
         "|---|---:|" + "---:|" * len(FORMULAS),
     ]
-    within, free = {name: 0 for name in FORMULAS}, {name: 0 for name in FORMULAS}
+    every, free = {name: (0, 0) for name in FORMULAS}, {name: (0, 0) for name in FORMULAS}
     for row in rows:
         (m, n, k), us = row["sizes"], row["us"]
         cells = []
@@ -285,12 +286,13 @@ def added_parts(rows: list[dict[str, Any]]) -> list[str]:
                 continue
             added, least = us[name] / us["plain"] - 1, moving(row["sizes"], name, us["plain"])
             cells.append(f"{added:+.1%} ({least:.1%}){' *' if least > ALLOWED else ''}")
-            free[name] += least <= ALLOWED
-            within[name] += least <= ALLOWED and added <= ALLOWED
+            for counts in (every, free) if least <= ALLOWED else (every,):
+                counts[name] = counts[name][0] + (added <= ALLOWED), counts[name][1] + 1
         memory = 2 * (m * k + n * k + m * n) / BANDWIDTH / (us["plain"] * 1e-6)
         lines.append(f"| {m} x {n} x {k} | {memory:.0%} | {' | '.join(cells)} |")
-    counts = " | ".join(f"{within[name]} of {free[name]}" for name in FORMULAS)
-    return [*lines, f"| at most {ALLOWED:.0%}, of those without a star | | {counts} |"]
+    for meaning, of in (("all", every), ("those without a star", free)):
+        lines.append(f"| at most {ALLOWED:.0%}, of {meaning} | | {' | '.join(f'{part} of {whole}' for part, whole in of.values())} |")
+    return lines
 
 
 def best_peer(times: dict[str, float], name: str) -> float:
