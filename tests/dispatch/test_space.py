@@ -62,6 +62,27 @@ def test_arrays_say_of_a_point_what_its_plan_says(text):
             assert space.coordinates(fit.spec) == pytest.approx(points.features[place]), spec
 
 
+@pytest.mark.parametrize("text", ["2048,8192,5120,nt,bf16", "16,1096,4096,nn,bf16", "304,264,512,tt,f16"])
+def test_points_of_two_products_have_tiles_of_both(text):
+    """Side by side, in as much shared memory as a tile of one product that is as wide as both."""
+    request = parse_problem(f"gemm:{text},swiglu")
+    rng = random.Random(text)
+    groups = space.points(request, H200)
+    assert sum(map(len, groups)) > 20
+    for points in groups:
+        for place in rng.sample(range(len(points)), min(6, len(points))):
+            found = fitted(Candidate("a point", points.spec(place, True)), request, H200.architecture)
+            assert not isinstance(found, str), found
+            planned = found[1]
+            assert planned.spec.dual and 2 * planned.loop.tile_n == round(2 ** points.features[place][1])
+            assert planned.shared_bytes == points.works.shared_bytes[place]
+
+
+def test_two_products_are_made_by_a_point():
+    choice = choose(parse_problem("gemm:2048,8192,5120,nt,bf16,swiglu"), H200)
+    assert choice.chosen.candidate.label.startswith("point/") and choice.chosen.plan.spec.dual
+
+
 def test_every_number_of_columns_is_a_point():
     groups = space.points(parse_problem("gemm:4096,4096,4096,nt,bf16"), H200)
     columns = {round(2 ** row[1]) for points in groups for row in points.features}

@@ -52,7 +52,7 @@ from gemmgen.kernels.math.warpgroup import (
     plan_staging,
 )
 from gemmgen.kernels.points import Points, Works, picked
-from gemmgen.kernels.requests import MAX_ALIGNMENT
+from gemmgen.kernels.requests import MAX_ALIGNMENT, Layout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,6 +118,8 @@ class Storage:
     in_parts: bool
     """True if each block of a cluster along k may finish a part of a tile's columns."""
     scales: Scales = Scales.NONE
+    joined: bool = False
+    """True if the columns of a tile are those of two products, side by side."""
 
     @property
     def base(self) -> dict[str, Any]:
@@ -186,8 +188,14 @@ def points(request: GemmRequest, device: Device, every_store: bool = False) -> l
     if not device.architecture.supports("wgmma") or not _is_plain(request) or request.k < MIN_DEPTH:
         return []
     parts = []
-    stored = [_stored(request, turned) for turned in (False, True)]
-    if every_store and stored[1].boxes:
+    if request.second is None:
+        stored = [_stored(request, turned) for turned in (False, True)]
+    elif is_stored(request.c, row_major=True):
+        request = _side_by_side(request)
+        stored = [replace(_stored(request, False), joined=True, in_parts=False)]
+    else:
+        return []
+    if every_store and len(stored) > 1 and stored[1].boxes:
         stored.append(replace(stored[1], boxes=False, in_parts=False))
     for storage in stored:
         for lattice in lattices(storage, device.architecture):
@@ -230,9 +238,22 @@ def _store_coordinate(turned: bool, boxes: bool) -> float:
 
 def _is_plain(request: GemmRequest) -> bool:
     """True if the request asks for nothing that other strategies, or kernels for it alone, do."""
-    plain = request.groups is None and request.second is None and request.weights is None and request.planes is None
+    plain = request.groups is None and request.weights is None and request.planes is None
+    plain = plain and (request.second is None or (request.a.type in ("bf16", "f16") and not request.block_scales))
     plain = plain and all(by.block.k == BLOCK_K and by.block.type in SCALE_TYPES for _, by in request.block_scales)
     return plain and request.a.type == request.b.type and request.a.type in TYPES
+
+
+def _side_by_side(request: GemmRequest) -> GemmRequest:
+    """The product by one matrix of all columns, of which tiles are as many and as large as those of two products: their tiles of C are
+    half as wide."""
+
+    def doubled(layout: Layout) -> Layout:
+        last = len(layout.strides) - 1
+        strides = tuple(stride if stride == 1 or place == last else 2 * stride for place, stride in enumerate(layout.strides))
+        return replace(layout, shape=(*layout.shape[:-1], 2 * layout.shape[-1]), strides=strides)
+
+    return replace(request, second=None, b=doubled(request.b), c=doubled(request.c), epilogue=(), named=())
 
 
 def _stored(request: GemmRequest, turned: bool) -> Storage:
@@ -272,6 +293,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
     depths = (BLOCK_K * size,) if storage.scales.given else DEPTH_BYTES
     usable = []
     for ping_pong, divided in ((False, False), (True, False), (False, True)):
+        if divided and storage.joined:
+            continue  # a block has both sums
         if ping_pong and storage.type in BYTE_FLOATS:
             continue  # sums that leave the tensor core keep it waiting: 1.3 to 1.9 times as long as in groups that share a tile
         groups = [group for group in GROUPS if group[2] == ping_pong]
@@ -318,6 +341,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             parts = (extent is tile_n) & (not along_k) & (blocks == 1) & (held_part(extent, unit) >= LEAST_PART)
             legal &= (extent % (unit * blocks) == 0) | parts
             legal &= (extent / blocks if along_k else tile_k) <= MAX_BOX
+        if storage.joined:
+            legal &= tile_n / 2 % ((8 if storage.b_along_k else SPAN_BYTES // size) * cluster_m) == 0
         # Shared memory: as many stages as fit.
         staged = np.zeros_like(tile_n)
         boxes = np.zeros_like(tile_n)
@@ -325,11 +350,12 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         size_c = ELEMENTS[storage.result].bytes
         for columns, rows, slices in product(_columns(storage), np.unique(blocks_m), np.unique(cluster_k)):
             held = (tile_n == columns) & (blocks_m == rows) & (cluster_k == slices)
-            staging = plan_staging(columns, int(rows), size_c, 1, storage.turned, int(slices)) if storage.in_parts and slices > 1 else None
+            width = columns // 2 if storage.joined else columns
+            staging = plan_staging(width, int(rows), size_c, 1, storage.turned, int(slices)) if storage.in_parts and slices > 1 else None
             if staging is not None:
                 staged[held], collected[held] = staging.group_bytes, slices
             else:
-                staging = plan_staging(columns, int(rows), size_c, STORE_BUFFERS, storage.turned) if storage.boxes else None
+                staging = plan_staging(width, int(rows), size_c, STORE_BUFFERS, storage.turned) if storage.boxes else None
                 if storage.boxes and staging is None:
                     legal &= ~held
                 elif staging is not None:
@@ -378,7 +404,8 @@ def _boxes_off(storage: Storage, tile_n: Column) -> Column:
 
 
 def _columns(storage: Storage) -> list[int]:
-    return [columns for columns in COLUMNS if storage.type not in BYTE_INTEGERS or columns in INTEGER_COLUMNS]
+    step = 16 if storage.joined else 8
+    return [columns for columns in COLUMNS if columns % step == 0 and (storage.type not in BYTE_INTEGERS or columns in INTEGER_COLUMNS)]
 
 
 def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Points | None:
