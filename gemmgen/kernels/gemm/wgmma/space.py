@@ -484,7 +484,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         results=results,
         finishing_clocks=_finishing_clocks(lattice, request)
         * finishing_pace((np.ones_like(blocks) if lattice.ping_pong else at.consumers) * at.resident)
-        * (m * n * batch / spread_blocks * (finishing_shown(results, storage.turned) if lattice.ping_pong else 1.0)),
+        * (m * n * batch / spread_blocks * (finishing_shown(results, storage.turned, at.tile_m) if lattice.ping_pong else 1.0)),
         costs=of_few(costs_of(kind), {"m": m, "n": n}),
         early=full | half & (at.resident == 1),
     )
