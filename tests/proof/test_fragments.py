@@ -162,6 +162,44 @@ OF_TOTALS: dict[str, Callable[[str], str]] = {
 }
 
 
+STORE_WORDS = r"(st\.shared\.v2\.b32 \[%r\d+\], )\{(%r\d+), (%r\d+)\};"
+OF_GROUPS: dict[str, Callable[[str], str]] = {
+    "both groups multiply the first rows": changed(r"shl\.b32 \s*(%r\d+), %r2, 13;", lambda m: f"mov.u32 {m[1]}, 8192;"),
+    "groups multiply each other's rows": changed(
+        r"shl\.b32 \s*(%r\d+), %r2, 13;", lambda m: f"shl.b32 {m[1]}, %r2, 13;\n\tsub.s32 {m[1]}, 24576, {m[1]};"
+    ),
+    "groups store each other's rows": changed(
+        r"shl\.b32 \s*(%r\d+), %r2, 6;", lambda m: f"shl.b32 {m[1]}, %r2, 6;\n\tsub.s32 {m[1]}, 192, {m[1]};"
+    ),
+    "groups share the place of their results": changed(r"shl\.b32 \s*(%r\d+), %r2, 14;", lambda m: f"mov.u32 {m[1]}, 16384;"),
+    "columns of a pair are exchanged": changed(STORE_WORDS, lambda m: f"{m[1]}{{{m[3]}, {m[2]}}};", 2),
+    "a pair is not stored": without(STORE_WORDS, 8),
+    "the second box has the columns of the first": changed(
+        STORE, lambda m: m[0].replace(m[1], re.findall(r"global[^{]*\{(%r\d+), ", "".join(m.string.splitlines()))[0]), 1
+    ),
+    "the second box goes one column further": changed(r"add\.s32 \s*(%r\d+), (%r\d+), 24;", lambda m: f"add.s32 {m[1]}, {m[2]}, 25;"),
+    "the sums are those of the first columns": lambda ptx: re.sub(
+        r"(st\.shared\.v2\.b32 \[%r549\], )\{%r662, %r661\}", r"\1{%r674, %r673}", ptx
+    ),
+}
+
+
+@cache
+def kernel_with_groups() -> tuple[LaunchSequence, str]:
+    """A kernel of two groups of warps that store whole words, and its PTX."""
+    plan = gemmgen.plan(gemmgen.load_spec(shipped_specs()["gemm/wgmma/int8/128x48"], []))
+    assert isinstance(plan, KernelPlan)
+    return plan.sequence, compile_plan(plan).ptx
+
+
+@pytest.mark.parametrize("mistake", OF_GROUPS)
+def test_a_mistake_of_a_group_is_not_proved(mistake: str) -> None:
+    sequence, ptx = kernel_with_groups()
+    mutant = OF_GROUPS[mistake](ptx)
+    assert mutant != ptx
+    assert "coverage" not in proof_of(sequence, mutant).proved
+
+
 @cache
 def kernel_with_totals() -> tuple[LaunchSequence, str]:
     """A kernel that adds the sums of each turn to totals, and its PTX."""
