@@ -54,7 +54,7 @@ class Numbers:
     activations: str = ""
     """Type of activations, where it is not that of scales."""
     floats: bool = False
-    """True if codes are floats of 4 bits."""
+    """True if codes are floats: e2m1 of 4 bits, e4m3 of 8 bits."""
 
     @property
     def by_bytes(self) -> bool:

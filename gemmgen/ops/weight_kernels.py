@@ -25,6 +25,8 @@ STREAMED_ROWS = 16
 """Rows up to which warps stream weights."""
 TILE_OVERHEAD = 40
 """Time of a tile of many rows that does not depend on their number, in rows."""
+SUMMED_ROWS = 176
+"""Most rows of a tile whose sums are scaled by groups, which a thread holds twice."""
 FORMS = 4096
 """Products whose forms are remembered: the model takes some milliseconds for each."""
 KERNELS = 512
@@ -98,7 +100,7 @@ def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, s
 
 def _rows_of_tile(product: Product, numbers: Numbers, sms: int) -> int:
     """Rows of a tile of 128 columns: the more, the less each row costs, but for those of tiles in a last round that fills few SMs."""
-    choices = (256, 192, 176, 160, 128, 96, 64)
+    choices = [rows for rows in (256, 192, 176, 160, 128, 96, 64) if rows <= SUMMED_ROWS or not (numbers.floats and numbers.group)]
 
     def clocks(rows: int) -> int:
         return ceil_div(ceil_div(product.rows, rows) * ceil_div(product.n, 128), sms) * (rows + TILE_OVERHEAD)
@@ -186,8 +188,9 @@ def spec_of(call: Call) -> GemmSpec:
     loop |= {"tile": {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}}
     loop |= {"bits": numbers.bits, "group": numbers.group or "column", "zeros": numbers.zeros}
     loop |= {"min_blocks_per_sm": form.blocks_per_sm, "persistent_blocks": form.persistent, "cluster": {"n": form.cluster}}
-    loop |= {"scaled": "weights" if form.method == "warpgroups" and numbers.group else "sums"}
-    loop |= {"codes": "e2m1" if numbers.floats else "integers", "scale_type": numbers.kind if numbers.by_bytes else None}
+    loop |= {"scaled": "weights" if form.method == "warpgroups" and numbers.group and not numbers.floats else "sums"}
+    codes = "integers" if not numbers.floats else "e2m1" if numbers.bits == 4 else "e4m3"
+    loop |= {"codes": codes, "scale_type": numbers.kind if numbers.by_bytes else None}
     divisions: dict[int, dict[str, Any]] = {0: {"scheme": "split_k_parallel", "slices": "launch"}, 1: {"scheme": "data_parallel"}}
     return GemmSpec.model_validate(
         {

@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
     Codes = npt.NDArray[np.int64]
 
-Format = Literal["plain", "gptq", "gptq_v2", "awq", "compressed-tensors"]
+Format = Literal["plain", "gptq", "gptq_v2", "awq", "compressed-tensors", "mxfp4"]
 Activations = Literal["int8", "float8_e4m3fn", "float8_e5m2"]
 BYTES = {"int8": "s8", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 """Types of activations of 8 bits by name."""
-FORMATS = ("plain", "gptq", "gptq_v2", "awq", "compressed-tensors")
+FORMATS = ("plain", "gptq", "gptq_v2", "awq", "compressed-tensors", "mxfp4")
+NAN_CODES = (0x7F, 0xFF)
+"""Codes of NaN among 8-bit floats."""
+LARGEST_EXPONENT = 254
+"""Of powers of two in 8 bits; 255 is NaN."""
 GROUPS = (32, 64, 128)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Columns, of eight, that AWQ's nibbles hold, from the lowest on."""
@@ -49,21 +53,23 @@ class Weight:
     ----------
     q
         Codes. ``plain``: (k, n), one an element, unsigned, or signed, which need no zeros. ``gptq``, ``gptq_v2``: int32 words along k.
-        ``awq``: int32 words along n, in its order. ``compressed-tensors``: int32 words (n, k) along k.
+        ``awq``: int32 words along n, in its order. ``compressed-tensors``: int32 words (n, k) along k. ``mxfp4``: bytes (n, k / 2), the
+        first code in the lower half. Arrays of float8_e4m3fn (k, n) are ``plain`` codes ``e4m3`` of 8 bits.
     scales
         (groups, n) or (n,), or (n, groups) for ``compressed-tensors``: float16 or bfloat16, the activations' type. Beside activations of
-        8 bits float32 as well.
+        8 bits float32 as well. ``mxfp4``: (n, k / 32) of uint8 or float8_e8m0fnu, the exponents of powers of two.
     zeros
         Zero points. ``plain``: (groups, n), integers from 0 to 2^bits, or from -2^(bits - 1) on for signed codes. ``gptq``: words along
         n, less one; ``gptq_v2``, ``awq`` and ``compressed-tensors``: words along n, as they are.
     format
-        ``plain``, ``gptq``, ``gptq_v2``, ``awq`` or ``compressed-tensors``.
+        ``plain``, ``gptq``, ``gptq_v2``, ``awq``, ``compressed-tensors`` or ``mxfp4``, whose activations are bfloat16 or 8-bit floats.
     bits
         4 or 8.
     activations
         ``int8``, ``float8_e4m3fn`` or ``float8_e5m2``: the activations' type, for weights of 4 bits. None: the type of ``scales``.
     codes
-        ``integers``, or ``e2m1`` for codes that are floats of 4 bits, beside activations of 8-bit floats and without zero points.
+        ``integers``, or ``e2m1`` and ``e4m3`` for codes that are floats of 4 and 8 bits, beside activations of floats and without zero
+        points.
     perm
         The column of the activations that each row of ``q`` belongs to, for rows that were sorted by group.
     g_idx
@@ -84,24 +90,32 @@ class Weight:
         format: Format = "plain",
         bits: int = 4,
         activations: Activations | None = None,
-        codes: Literal["integers", "e2m1"] = "integers",
+        codes: Literal["integers", "e2m1", "e4m3"] = "integers",
         perm: Array | None = None,
         g_idx: Array | None = None,
     ) -> None:
+        import numpy as np
+
         if format not in FORMATS:
             raise LaunchError(f"Weight: format is {format!r}, need one of {', '.join(FORMATS)}")
         if bits not in (4, 8):
             raise LaunchError(f"Weight: bits is {bits!r}, need 4 or 8")
         if activations is not None and (activations not in BYTES or bits != 4):
             raise LaunchError(f"Weight: activations is {activations!r} with bits {bits}, need {', '.join(BYTES)} with 4, or None")
-        if codes not in ("integers", "e2m1") or (codes == "e2m1" and (zeros is not None or activations in (None, "int8"))):
-            need = "integers, or e2m1 without zeros and with activations float8_e4m3fn or float8_e5m2"
-            raise LaunchError(f"Weight: codes is {codes!r} with activations {activations}, need {need}")
-        self.kind, numbers = _scales(scales, activations is not None)
+        if _type_word(q) == "float8_e4m3fn":
+            codes, bits, q = "e4m3", 8, _bytes(q)
+        codes = "e2m1" if format == "mxfp4" else codes
+        floats = codes != "integers"
+        wanted = {"integers": bits, "e2m1": 4, "e4m3": 8}.get(codes)
+        if wanted != bits or (floats and (zeros is not None or activations == "int8" or (activations is not None and bits == 8))):
+            need = "integers, e2m1 with 4 bits or e4m3 with 8, without zeros and beside activations of floats, for e4m3 of 16 bits"
+            raise LaunchError(f"Weight: codes is {codes!r} with bits {bits} and activations {activations}, need {need}")
+        self.kind, numbers = _exponents(scales) if format == "mxfp4" else _scales(scales, activations is not None)
         self.type = self.kind if activations is None else BYTES[activations]
-        floats = codes == "e2m1"
         unpacked, points = _read(format, _integers("q", q), None if zeros is None else _integers("zeros", zeros), bits)
-        numbers = numbers.T if format == "compressed-tensors" else numbers
+        if codes == "e4m3" and np.isin(unpacked, NAN_CODES).any():
+            raise LaunchError("Weight: q has codes of NaN, need numbers")
+        numbers = numbers.T if format in ("compressed-tensors", "mxfp4") else numbers
         numbers = numbers[None] if numbers.ndim == 1 else numbers
         self.shape: tuple[int, int] = unpacked.shape
         self.bits = bits
@@ -238,6 +252,32 @@ def _scales(scales: Any, wide: bool) -> tuple[str, Any]:
     return kind, numbers
 
 
+def _type_word(array: Any) -> str:
+    return str(getattr(array, "dtype", "")).removeprefix("torch.")
+
+
+def _bytes(array: Any) -> Any:
+    """An array of 8-bit floats as their bits."""
+    import numpy as np
+
+    if is_torch(array):
+        return array.view(sys.modules["torch"].uint8)
+    return np.asarray(array).view(np.uint8)
+
+
+def _exponents(scales: Any) -> tuple[str, Any]:
+    """Powers of two in 8 bits as numbers of bfloat16, which has all of them."""
+    import numpy as np
+
+    exponents = _bytes(scales) if _type_word(scales) == "float8_e8m0fnu" else scales
+    host = _integers("scales", exponents)
+    if host.dtype != np.uint8 or host.ndim != 2:
+        raise LaunchError(f"Weight: scales have elements {host.dtype} and {host.ndim} axes, need exponents of 8 bits, (n, k / 32)")
+    if host.size and host.max() > LARGEST_EXPONENT:
+        raise LaunchError("Weight: scales have codes of NaN, need powers of two")
+    return "bf16", np.ldexp(np.float32(1), host.astype(np.int32) - 127)
+
+
 def _read(format: Format, q: Codes, zeros: Codes | None, bits: int) -> tuple[Codes, Codes | None]:
     """Codes (k, n) and zero points (groups, n) of a checkpoint's arrays, both without a sign."""
     import numpy as np
@@ -247,6 +287,11 @@ def _read(format: Format, q: Codes, zeros: Codes | None, bits: int) -> tuple[Cod
         shift = half if q.dtype.kind == "i" else 0
         q = q.astype(np.int64) + shift
         return q, None if zeros is None else zeros.astype(np.int64).reshape(-1, q.shape[1]) + shift
+    if format == "mxfp4":
+        if q.dtype.itemsize != 1 or q.ndim != 2 or bits != 4:
+            raise LaunchError(f"Weight: q has elements {q.dtype}, need bytes (n, k / 2) of 4 bits for format mxfp4")
+        pairs = q.view(np.uint8).astype(np.int64)
+        return np.stack([pairs & 15, pairs >> 4], 2).reshape(q.shape[0], -1).T, None
     if q.dtype != np.int32:
         raise LaunchError(f"Weight: q has elements {q.dtype}, need int32 for format {format}")
     if format == "awq":

@@ -129,3 +129,53 @@ __device__ __forceinline__ unsigned nibbles_e2m1_to_e4m3(unsigned word)
     const unsigned codes = word >> 4 * kPart & 0x0f0f0f0fu;
     return (codes & 0x08080808u) << 4 | (codes & 0x07070707u) << 2;
 }
+
+// Products of two pairs of float16.
+__device__ __forceinline__ unsigned multiply_f16(unsigned pair, unsigned factors)
+{
+    unsigned result;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(factors));
+    return result;
+}
+
+// Products of two pairs of bfloat16; sm_80 has them with an addition only, here of -0.
+__device__ __forceinline__ unsigned multiply_bf16(unsigned pair, unsigned factors)
+{
+    unsigned result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(pair), "r"(factors), "r"(0x80008000u));
+    return result;
+}
+
+// Two neighbours along k of eight weights that are floats of 4 bits, e2m1: kPart 2 s + r of a word. Their bits, in
+// those of float16, are 2^-14 times them.
+template <int kPart>
+__device__ __forceinline__ unsigned nibble_floats_to_f16(unsigned word)
+{
+    const unsigned codes = word >> 4 * kPart;
+    return multiply_f16((codes & 0x00080008u) << 12 | (codes & 0x00070007u) << 9, 0x74007400u);
+}
+
+// The same as bfloat16: 2^-126 times them.
+template <int kPart>
+__device__ __forceinline__ unsigned nibble_floats_to_bf16(unsigned word)
+{
+    const unsigned codes = word >> 4 * kPart;
+    return multiply_bf16((codes & 0x00080008u) << 12 | (codes & 0x00070007u) << 6, 0x7e807e80u);
+}
+
+// Two neighbours along k of four weights that are 8-bit floats, e4m3, as float16: kPart r of a word. Their bits, in
+// those of float16, are 2^-8 times them; codes of NaN count as 480.
+template <int kPart>
+__device__ __forceinline__ unsigned byte_floats_to_f16(unsigned word)
+{
+    const unsigned codes = __byte_perm(word, 0u, kPart == 0 ? 0x1404 : 0x3424);
+    return multiply_f16(codes & 0x80008000u | (codes & 0x7f007f00u) >> 1, 0x5c005c00u);
+}
+
+// The same as bfloat16: 2^-120 times them.
+template <int kPart>
+__device__ __forceinline__ unsigned byte_floats_to_bf16(unsigned word)
+{
+    const unsigned codes = __byte_perm(word, 0u, kPart == 0 ? 0x1404 : 0x3424);
+    return multiply_bf16(codes & 0x80008000u | (codes & 0x7f007f00u) >> 4, 0x7b807b80u);
+}

@@ -75,6 +75,8 @@ __global__ void uses(unsigned* found, float zero)
     found[0] = nibbles_to_f16<0>(found[0], f16) + nibbles_to_bf16<1>(found[1], bf16);
     found[1] = bytes_to_f16<0>(found[2], f16) + bytes_to_bf16<1>(found[3], zero);
     found[2] = scale_f16(found[4], f16) + scale_bf16(found[5], bf16) + scaled_bytes_to_bf16<0>(found[6], zero, zero);
+    found[7] = nibble_floats_to_f16<0>(found[7]) + nibble_floats_to_bf16<1>(found[7]);
+    found[8] = byte_floats_to_f16<0>(found[8]) + byte_floats_to_bf16<1>(found[8]);
     const unsigned bytes = zero_offset_bytes(zero);
     found[3] = nibbles_to_s8<0>(found[2], bytes) + nibbles_to_e4m3<1>(found[3], bytes) + nibbles_e2m1_to_e4m3<0>(found[3]);
 }

@@ -72,7 +72,7 @@ def test_packing_keeps_every_code(bits: int, shape: tuple[int, int]) -> None:
     np.testing.assert_array_equal(unpack(words, bits, *shape), codes)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", FORMATS[:5])
 def test_formats_of_checkpoints_are_the_same_weights(format: Any) -> None:
     codes, points, scales, weights = case()
     read: dict[str, tuple[Array, Array, Array]] = {
@@ -160,6 +160,42 @@ def test_8_bit_floats_beside_weights_of_4_bits(codes_are: Any) -> None:
     np.testing.assert_array_equal(got, (a.astype(np.float64) @ weights).astype(np.float32))
 
 
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+@pytest.mark.parametrize("rows", [3, 20, 70])
+def test_mxfp4_weights_have_powers_of_two_as_scales(rows: int) -> None:
+    """Bytes (n, k / 2) with the first code in the lower half, and exponents (n, k / 32); the checkpoint is made here."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    k, n = 256, 40
+    codes = RNG.integers(0, 16, (n, k))
+    blocks = (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
+    exponents = RNG.integers(125, 130, (n, k // 32)).astype(np.uint8)
+    weights = (E2M1[codes] * np.repeat(2.0 ** (exponents.astype(int) - 127), 32, 1)).T
+    a = RNG.integers(-2, 3, (rows, k)).astype(ml_dtypes.bfloat16)
+    want = (a.astype(np.float64) @ weights).astype(np.float32)
+    np.testing.assert_array_equal(ops.matmul(a, ops.Weight(blocks, exponents, format="mxfp4"), output="float32"), want)
+    typed = ops.Weight(blocks, exponents.view(ml_dtypes.float8_e8m0fnu), format="mxfp4")
+    np.testing.assert_array_equal(ops.matmul(a, typed, output="float32"), want)
+
+
+@pytest.mark.parametrize("groups", [4, 1])
+@pytest.mark.parametrize("rows", [3, 70])
+def test_weights_of_8_bit_floats(rows: int, groups: int) -> None:
+    """Every number of float8_e4m3fn: its sums differ by the roundings of float32 at most."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    k, n = 128, 40
+    bits = np.resize([code for code in range(256) if code not in (0x7F, 0xFF)], (k, n)).astype(np.uint8)
+    weights = bits.view(ml_dtypes.float8_e4m3fn)
+    scales = RNG.choice([0.25, 0.5, 2.0], (groups, n)).astype(np.float16)
+    full = weights.astype(np.float64) * np.repeat(scales.astype(np.float64), k // groups, 0)
+    a = RNG.integers(-2, 3, (rows, k)).astype(np.float16)
+    got = ops.matmul(a, ops.Weight(weights, scales), output="float32")
+    sizes = np.abs(a.astype(np.float64)) @ np.abs(full)
+    assert (np.abs(got - a.astype(np.float64) @ full) <= 2.0**-16 * sizes).all()
+    assert np.abs(got - a.astype(np.float64) @ full).max() < 1.0 < np.abs(got).max()
+
+
 def test_checkpoints_serve_int8_activations_too() -> None:
     codes, points, scales, weights = case()
     a = RNG.integers(-128, 128, (4, 128)).astype(np.int8)
@@ -181,8 +217,11 @@ def test_checkpoints_serve_int8_activations_too() -> None:
         ({"q": np.ones((128, 40), np.float32)}, "q has elements float32"),
         ({"activations": "int4"}, "activations is 'int4' with bits 4"),
         ({"activations": "int8", "bits": 8}, "activations is 'int8' with bits 8, need"),
-        ({"codes": "e2m1"}, "need integers, or e2m1 without zeros"),
-        ({"codes": "e2m1", "activations": "int8", "zeros": None}, "need integers, or e2m1 without zeros"),
+        ({"codes": "e2m1"}, "codes is 'e2m1' with bits 4 and activations None, need integers, e2m1 with 4 bits"),
+        ({"codes": "e2m1", "activations": "int8", "zeros": None}, "codes is 'e2m1' with bits 4 and activations int8"),
+        ({"codes": "e4m3", "zeros": None}, "codes is 'e4m3' with bits 4"),
+        ({"codes": "e4m3", "zeros": None, "bits": 8, "q": np.full((128, 40), 127, np.uint8)}, "q has codes of NaN"),
+        ({"format": "mxfp4", "zeros": None}, "scales has elements float16 and 2 axes, need integers"),
         ({"format": "awq"}, "need int32 for format awq"),
         ({"perm": np.zeros(128, np.int64)}, "perm is no permutation of 128 columns"),
         ({"g_idx": np.zeros(128, np.int64)}, "g_idx has no groups of 64 rows each"),

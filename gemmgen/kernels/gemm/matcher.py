@@ -274,9 +274,9 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
 
 def _check_weights(weights: Weights, activations: str, result: str) -> None:
     """Packed weights beside activations, and results, that they are not multiplied with."""
-    if weights.floats and (weights.bits != 4 or weights.zeros):
-        raise SpecError(f"a GEMM problem's option {weights.word} is no format: floats have 4 bits, and no zero points")
-    beside = BYTE_FLOATS if weights.floats else (*HALF_TYPES, *BYTES) if weights.bits == 4 else HALF_TYPES
+    if weights.floats and weights.zeros:
+        raise SpecError(f"a GEMM problem's option {weights.word} is no format: floats have no zero points")
+    beside = HALF_TYPES if weights.bits == 8 else (*HALF_TYPES, *BYTE_FLOATS) if weights.floats else (*HALF_TYPES, *BYTES)
     if activations not in beside:
         raise SpecError(f"a GEMM problem's option {weights.word} is for {', '.join(beside)}; this problem's activations are {activations}")
     if result not in (*HALF_TYPES, "f32"):
@@ -284,8 +284,8 @@ def _check_weights(weights: Weights, activations: str, result: str) -> None:
         raise SpecError(f"a GEMM problem's option {weights.word} needs {need}; this problem's is {result}")
 
 
-_WEIGHTS = re.compile(r"(e2m1)?w([48])(?:g(32|64|128))?(z)?")
-"""A problem's word for packed weights: bits, values of k of a group, and ``z`` with zero points; ``e2m1`` for floats."""
+_WEIGHTS = re.compile(r"(e2m1(?=w4)|e4m3(?=w8))?w([48])(?:g(32|64|128))?(z)?")
+"""A problem's word for packed weights: bits, values of k of a group, and ``z`` with zero points; ``e2m1`` or ``e4m3`` for floats."""
 _GROUPS: dict[str, Literal[32, 64, 128, "column"]] = {"32": 32, "64": 64, "128": 128, "column": "column"}
 _BLOCK_SCALES = re.compile(r"scales_([ab])=(1|128)x(16|32|64|128)(_ue8m0|_e4m3)?(_mn)?")
 """A problem's word for block scales: lines and values of k of a block, the type of scales if it is not float32, and ``mn`` where scales of

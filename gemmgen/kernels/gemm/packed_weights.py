@@ -45,14 +45,18 @@ class Weights:
     zeros: bool
     """True if each group of a column has a zero point."""
     floats: bool = False
-    """True if codes are floats of 4 bits."""
+    """True if codes are floats: e2m1 of 4 bits, e4m3 of 8 bits."""
+
+    @property
+    def codes(self) -> Literal["integers", "e2m1", "e4m3"]:
+        """Their numbers, as in a spec."""
+        return "integers" if not self.floats else "e2m1" if self.bits == 4 else "e4m3"
 
     @property
     def word(self) -> str:
         """Its word in the text of a problem."""
-        return (
-            f"{'e2m1w' if self.floats else 'w'}{self.bits}{'' if self.group == 'column' else f'g{self.group}'}{'z' if self.zeros else ''}"
-        )
+        group = "" if self.group == "column" else f"g{self.group}"
+        return f"{self.codes if self.floats else ''}w{self.bits}{group}{'z' if self.zeros else ''}"
 
 
 def unit_depth(bits: int) -> int:

@@ -341,8 +341,9 @@ class NarrowWeightsMainloop(SpecModel):
     groups: each weight is scaled, and rounded to the type of A, before it is multiplied; sums stay in the tensor cores for all of k."""
     cluster: Annotated[Cluster, LATER] = Cluster()
     """With warpgroups: blocks side by side along n, which copy parts of their rows of A to one another."""
-    codes: Annotated[Literal["integers", "e2m1"], LATER] = "integers"
-    """``e2m1``: the four bits of a code are a float, and a weight is scale times that; beside activations of 8-bit floats."""
+    codes: Annotated[Literal["integers", "e2m1", "e4m3"], LATER] = "integers"
+    """``e2m1``, ``e4m3``: the four or eight bits of a code are a float, and a weight is scale times that; beside activations of floats. The
+    codes of NaN, 0x7f and 0xff, count as 480 and -480."""
     scale_type: Annotated[Literal["f16", "bf16", "f32"] | None, LATER] = None
     """Type of scales and zero points. None: that of activations of 16 bits, f32 beside those of 8 bits."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1

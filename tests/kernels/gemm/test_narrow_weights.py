@@ -299,6 +299,8 @@ def test_mistakes_are_found(right: str, wrong: str) -> None:
         (beside_bytes("s8", bits=8), "mainloop.bits"),
         (beside_bytes("s8", codes="e2m1", zeros=False), "mainloop.codes"),
         (beside_bytes("e4m3", codes="e2m1"), "mainloop.zeros"),
+        (with_loop(codes="e4m3", zeros=False), "mainloop.codes"),
+        (changed(WARPGROUPS, {"codes": "e2m1", "zeros": False, "scaled": "weights"}), "mainloop.scaled"),
         ({**beside_bytes("e4m3"), "architecture": "sm_80"}, "storage.a"),
         ({**beside_bytes("s8"), "alignment": {"a": 2}}, "alignment.a"),
         (with_loop(scale_type="f32"), "mainloop.scale_type"),
@@ -346,7 +348,9 @@ def test_specs_that_cannot_work_say_why(spec: dict[str, Any], field: str) -> Non
     assert field in [reason.field for reason in error.value.reasons]
 
 
-@pytest.mark.parametrize("word", ["w4g128z", "w8", "w4g32", "s8_s8_bf16,w4g128z", "s8_s8_f32,w4", "e4m3_e4m3_f16,e2m1w4g32"])
+@pytest.mark.parametrize(
+    "word", ["w4g128z", "w8", "w4g32", "s8_s8_bf16,w4g128z", "s8_s8_f32,w4", "e4m3_e4m3_f16,e2m1w4g32", "f16_f16_f16,e4m3w8"]
+)
 @pytest.mark.parametrize("rows", [1, 200])
 def test_problems_name_packed_weights(word: str, rows: int) -> None:
     """A problem's text gives the request that gives the text, and a kernel for it."""
@@ -361,7 +365,7 @@ def test_problems_name_packed_weights(word: str, rows: int) -> None:
 
 
 BESIDE_BYTES = [
-    f"gemm:16,64,128,{words}" for words in ("s8,w4", "s8_s8_bf16,w8", "s8_s8_bf16,e2m1w4", "bf16,e2m1w4", "e4m3_e4m3_bf16,e2m1w4z")
+    f"gemm:16,64,128,{words}" for words in ("s8,w4", "s8_s8_bf16,w8", "s8_s8_bf16,e2m1w4", "bf16,e2m1w8", "e4m3_e4m3_bf16,e2m1w4z")
 ]
 
 
@@ -369,6 +373,30 @@ BESIDE_BYTES = [
 def test_problems_that_no_weights_serve_are_refused(text: str) -> None:
     with pytest.raises((SpecError, LaunchError)):
         gemmgen.for_problem(text, device="H200")
+
+
+@pytest.mark.parametrize("method", [SPEC, STREAMS, WARPGROUPS], ids=["tiles", "streams", "warpgroups"])
+@pytest.mark.parametrize("type", ["f16", "bf16"])
+@pytest.mark.parametrize(("codes", "bits"), [("e2m1", 4), ("e4m3", 8)])
+def test_weights_of_floats_give_the_reference(method: dict[str, Any], type: str, codes: str, bits: int) -> None:
+    """Every code, those of NaN among them; infinities in scales."""
+    spec = changed(method, {"zeros": False, "codes": codes, "bits": bits, "stages": 3}, storage={"a": type, "b": "u8", "c": type})
+    assert verified({**spec, "alignment": {"a": 8, "c": 2}}, ("primes", "not-a-numbers and infinities")).passed
+
+
+@pytest.mark.parametrize(
+    ("type", "codes", "right", "wrong"),
+    [
+        ("f16", "e2m1", "(codes & 0x00070007u) << 9", "(codes & 0x00030003u) << 9"),
+        ("bf16", "e2m1", "0x7e807e80u", "0x7f007f00u"),
+        ("f16", "e4m3", "0x1404 : 0x3424", "0x1404 : 0x1404"),
+        ("bf16", "e4m3", "(codes & 0x7f007f00u) >> 4", "(codes & 0x7f007f00u) >> 3"),
+    ],
+    ids=["a-bit", "a-unit", "a-byte", "an-exponent"],
+)
+def test_mistakes_of_floats_are_found(type: str, codes: str, right: str, wrong: str) -> None:
+    spec = with_loop(zeros=False, codes=codes, bits=4 if codes == "e2m1" else 8)
+    assert not verified({**spec, "storage": {"a": type, "b": "u8", "c": "f32"}}, ("primes",), (right, wrong)).passed
 
 
 def test_turing_has_no_such_kernels() -> None:

@@ -25,6 +25,8 @@ MIN_COPIED_BYTES = 4
 """Bytes of the narrowest asynchronous copy."""
 PROMOTED_K = 128
 """Values of k after which sums of 8-bit floats leave the tensor core."""
+CODE_BITS = {"e2m1": 4, "e4m3": 8}
+"""Bits of weights that are floats."""
 MAX_INTEGER_K = 2**20 - 1
 """The largest k of one sum in int32 of products of 8-bit integers and differences of two codes of 4 bits, at most 16."""
 STORED = "two neighbours at a time, from sums in shared memory"
@@ -52,7 +54,7 @@ class WeightLoop(TensorLoop, Protocol):
 
     @property
     def floats(self) -> bool:
-        """True if codes are floats of 4 bits."""
+        """True if codes are floats of 4 or 8 bits."""
 
     @property
     def number_type(self) -> str:
@@ -136,7 +138,7 @@ class Codes:
     scales_weights: bool = False
     """True if weights are scaled and rounded before they are multiplied; else sums are scaled."""
     floats: bool = False
-    """True if codes are floats of 4 bits."""
+    """True if codes are floats: e2m1 of 4 bits, e4m3 of 8 bits."""
     numbers: str | None = None
     """Type of scales and zero points; None: the usual one."""
 
@@ -196,7 +198,7 @@ class Codes:
     @property
     def _by_floats(self) -> bool:
         """True if codes become bfloat16 by way of float32."""
-        return self.bits == 8 and self.type_a == "bf16"
+        return self.bits == 8 and self.type_a == "bf16" and not self.floats
 
     @property
     def offset_type(self) -> str:
@@ -353,7 +355,7 @@ def narrow_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> NarrowLoop
         bits=mainloop.bits,
         group=0 if mainloop.group == "column" else mainloop.group,
         zeros=mainloop.zeros,
-        floats=mainloop.codes == "e2m1",
+        floats=mainloop.codes != "integers",
         numbers=mainloop.scale_type,
     )
     resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
@@ -402,11 +404,16 @@ def common_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowW
 
 def byte_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:
     """Fields that weights beside activations of 8 bits, or weights of 4-bit floats, do not have."""
-    a, floats = spec.storage.a, mainloop.codes == "e2m1"
-    if floats and a not in BYTE_FLOATS:
-        yield Reason("codes", "mainloop.codes", f"e2m1 beside {a}", f"integers, or activations of {' or '.join(BYTE_FLOATS)}")
-    if floats and mainloop.zeros:
-        yield Reason("codes", "mainloop.zeros", "true with codes: e2m1", "false: a float has a sign")
+    a, codes = spec.storage.a, mainloop.codes
+    if codes != "integers":
+        if a == "s8" or mainloop.bits != CODE_BITS[codes]:
+            need = f"integers, or {CODE_BITS[codes]} bits and activations of floats for {codes}"
+            yield Reason("codes", "mainloop.codes", f"{codes} of {mainloop.bits} bits beside {a}", need)
+        if mainloop.zeros or mainloop.scaled == "weights":
+            got = f"zeros: {str(mainloop.zeros).lower()}, scaled: {mainloop.scaled} with codes: {codes}"
+            yield Reason(
+                "codes", "mainloop.zeros" if mainloop.zeros else "mainloop.scaled", got, "zeros: false and scaled: sums for floats"
+            )
     if a in HALF_TYPES and mainloop.scale_type not in (None, a):
         yield Reason("scale_type", "mainloop.scale_type", str(mainloop.scale_type), f"{a}, the type of activations of 16 bits")
     if a not in BYTES:

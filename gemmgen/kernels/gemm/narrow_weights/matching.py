@@ -50,7 +50,8 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
             "bits": weights.bits,
             "group": weights.group,
             "zeros": weights.zeros,
-            "codes": "e2m1" if weights.floats else "integers",
+            **({"scaled": "sums"} if weights.floats else {}),
+            "codes": weights.codes,
             "scale_type": None,
             "tile": tile.model_copy(update={"threadblock": depth}) if tiles else tile,
         }

@@ -30,6 +30,18 @@ if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
 
 TYPICAL_ROWS = 16
+BEYOND_E4M3 = 480.0
+"""The value of the bits of NaN as a number."""
+
+
+def float_values(bits: int) -> Array:
+    """The value of each code of weights that are floats; those of NaN count as the next number of the format would."""
+    import numpy as np
+
+    sizes = np.array(E2M1) if bits == 4 else to_numbers("e4m3", np.arange(128, dtype=np.uint8)).astype(np.float64)
+    if bits == 8:
+        sizes[-1] = BEYOND_E4M3
+    return np.concatenate([sizes, -sizes])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +79,7 @@ class WeightPlan(TensorPlan):
         zeros = arrays["zeros"].astype(np.float64) if self.loop.zeros else np.full((1, n), 2.0 ** (self.loop.bits - 1))
         group = self.loop.group or max(k, 1)
         weights = codes - (np.repeat(zeros, group, axis=0)[:k] if self.loop.zeros else zeros)
+        exact = exact and not (self.loop.floats and self.loop.bits == 8)  # numbers of 8-bit floats are too far apart
         parts = 1 if exact else max(slices, self.parts_of_k)
         if self.loop.scales_weights:
             scaled = weights * np.repeat(arrays["scales"].astype(np.float64), group, axis=0)[:k]
@@ -74,7 +87,7 @@ class WeightPlan(TensorPlan):
             product = a @ rounded
             return product, np.zeros(product.shape) if exact else product_bound(self.loop, parts, a, rounded)
         if self.loop.floats:
-            weights = np.array((*E2M1, *(-size for size in E2M1)))[codes.astype(np.uint8)]
+            weights = float_values(self.loop.bits)[codes.astype(np.uint8)]
         blocks = Blocks(group, None, arrays["scales"].T)
         if self.loop.type_a == "s8":
             return product_of_integers(a, weights, blocks, max(slices, self.parts_of_k), exact)
@@ -230,7 +243,7 @@ def name_parts(mainloop: NarrowWeightsMainloop) -> list[str]:
     """Part of an instance's name for its mainloop."""
     block, warp = mainloop.tile.threadblock, mainloop.tile.warp
     group = "col" if mainloop.group == "column" else f"g{mainloop.group}"
-    kind = "e2m1w" if mainloop.codes == "e2m1" else "w"
+    kind = "w" if mainloop.codes == "integers" else f"{mainloop.codes}w"
     weights = f"{kind}{mainloop.bits}{group}{'z' if mainloop.zeros else ''}{'s' if mainloop.scaled == 'weights' else ''}"
     weights += f"_c{mainloop.cluster.n}" if mainloop.cluster.n > 1 else ""
     warps = f"x{mainloop.k_warps}" if mainloop.k_warps > 1 else ""

@@ -184,6 +184,7 @@ def stream_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> StreamLoop
         bits=mainloop.bits,
         group=0 if mainloop.group == "column" else mainloop.group,
         zeros=mainloop.zeros,
+        floats=mainloop.codes != "integers",
         type_a=spec.storage.a,
         tile_m=block.m,
         panels=block.n // PANEL,

@@ -258,6 +258,7 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         bits=mainloop.bits,
         group=0 if mainloop.group == "column" else mainloop.group,
         zeros=mainloop.zeros,
+        floats=mainloop.codes != "integers",
         type_a=spec.storage.a,
         type_b=spec.storage.a,
         instruction_n=tile.threadblock.m,
