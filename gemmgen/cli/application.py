@@ -40,10 +40,10 @@ class Application(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.command_summaries:
             return None
-        found: click.Command = import_module(f"gemmgen.cli.commands.{cmd_name.replace('-', '_')}").command
-        for command in (found, *(found.commands.values() if isinstance(found, click.Group) else ())):
+        module_command: click.Command = import_module(f"gemmgen.cli.commands.{cmd_name.replace('-', '_')}").command
+        for command in (module_command, *(module_command.commands.values() if isinstance(module_command, click.Group) else ())):
             command.context_class = HelpContext
-        return found
+        return module_command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.command_summaries and not args[0].startswith("-"):

@@ -92,8 +92,8 @@ def _other_side(path: Path, text: str, launch: FileLaunch, target: Architecture)
         from gemmgen.toolchain.sass import disassemble, parse
 
         try:
-            found = analyse_functions(parse(disassemble(code.cubin, line_info=False)), target)
-            machine = {name: one for name, one in found.items() if name == entry.symbol}
+            functions = analyse_functions(parse(disassemble(code.cubin, line_info=False)), target)
+            machine = {name: one for name, one in functions.items() if name == entry.symbol}
         except EnvironmentMissing as error:
             missing = str(error)
     counters, case = _counted(code, entry, launch)

@@ -70,11 +70,11 @@ def verification_reports(files: Sequence[SpecFile], overrides: Sequence[str], sa
                 item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task)
             )
     for item in planned if sanitize else ():
-        found = verify_sanitized(item.plan)
-        if not found.passed:
-            raise VerificationError(f"{item.file.label}: under the sanitizers: {found.finding}")
+        sanitized = verify_sanitized(item.plan)
+        if not sanitized.passed:
+            raise VerificationError(f"{item.file.label}: under the sanitizers: {sanitized.finding}")
         click.echo(
-            printable(f"{item.file.label}: {found.cases} cases under AddressSanitizer and UndefinedBehaviorSanitizer, nothing found"),
+            printable(f"{item.file.label}: {sanitized.cases} cases under AddressSanitizer and UndefinedBehaviorSanitizer, nothing found"),
             err=True,
         )
     return reports

@@ -52,8 +52,8 @@ def print_list(entries: Sequence[Entry], folder: LibraryFolder) -> None:
 
 def _proved(certificates: Sequence[Entry]) -> str:
     """Properties that were proved on at least one architecture."""
-    found = [name for certificate in certificates if certificate["proved"] is not None for name in certificate["proved"]["proved"]]
-    return " ".join(dict.fromkeys(found))
+    claims = [name for certificate in certificates if certificate["proved"] is not None for name in certificate["proved"]["proved"]]
+    return " ".join(dict.fromkeys(claims))
 
 
 def print_certificates(entry: Entry, certificates: Sequence[Entry]) -> None:

@@ -73,9 +73,9 @@ def complete_field(kinds: list[str], incomplete: str) -> list[CompletionItem]:
 def named_specs(context: click.Context) -> list[str]:
     """The specs on a command line that is not complete: click leaves the words before an option without a value in ``args``."""
     params = context.params
-    for found in (params.get("specs"), [params.get("spec")], [params.get("first")], context.args, params.get("names")):
-        if found and found[0]:
-            return list(found)
+    for given in (params.get("specs"), [params.get("spec")], [params.get("first")], context.args, params.get("names")):
+        if given and given[0]:
+            return list(given)
     return []
 
 

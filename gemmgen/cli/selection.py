@@ -62,17 +62,17 @@ class PlannedSpec:
 
 def find_specs(arguments: Iterable[str]) -> list[SpecFile]:
     """The files that ``arguments`` name, in order, each once. Raises ``SpecError`` that lists all that name none."""
-    found: dict[Path, SpecFile] = {}
+    by_path: dict[Path, SpecFile] = {}
     errors = []
     for argument in arguments:
         try:
             for file in _find(argument):
-                found.setdefault(file.path.resolve(), file)
+                by_path.setdefault(file.path.resolve(), file)
         except SpecError as error:
             errors.append(str(error))
     if errors:
         raise SpecError("\n".join(errors))
-    return [_resolved(file) for file in found.values()]
+    return [_resolved(file) for file in by_path.values()]
 
 
 def _resolved(file: SpecFile) -> SpecFile:
@@ -89,10 +89,10 @@ def _resolved(file: SpecFile) -> SpecFile:
         return file
     from gemmgen.dispatch.auto_specs import auto_spec_in
 
-    found = auto_spec_in(file.path)
-    if found is None:
+    auto = auto_spec_in(file.path)
+    if auto is None:
         return file
-    spec, chosen = found
+    spec, chosen = auto
     return replace(file, spec=spec, architecture=chosen.plan.architecture.name, problem=dict(chosen.dimensions))
 
 
@@ -149,8 +149,8 @@ def _find(argument: str) -> Iterator[SpecFile]:
     if is_directory:
         own, specs = resource_directory("specs"), {split_variant(spec)[0].resolve() for spec in shipped_specs().values()}
         try:
-            found = sorted(path.rglob("*.yaml"))
-            files = [file for file in found if own not in file.resolve().parents or file.resolve() in specs]
+            paths = sorted(path.rglob("*.yaml"))
+            files = [file for file in paths if own not in file.resolve().parents or file.resolve() in specs]
         except OSError as error:  # a folder that was removed meanwhile, or that may not be read
             raise SpecError(f"{error.filename or argument}: cannot be searched: {error.strerror or error}") from None
         if not files:

@@ -121,21 +121,21 @@ def print_comparison(name: str, before: Sequence[PointResult], results: Sequence
     from gemmgen.sweep.comparison import SAME, compared
     from gemmgen.sweep.report.page import comparison_words
 
-    found = compared(before, results)
-    click.echo(printable(f"\nBeside {name}: {comparison_words(found)}"))
-    moved = [(pair, ratio) for pair, ratio in found.measured if abs(ratio - 1) >= SAME]
+    comparison = compared(before, results)
+    click.echo(printable(f"\nBeside {name}: {comparison_words(comparison)}"))
+    moved = [(pair, ratio) for pair, ratio in comparison.measured if abs(ratio - 1) >= SAME]
     few = moved[:BEST] + moved[BEST:][-BEST:]
     rows: list[list[str | Text]] = [
         [
             ",".join(map(str, pair.after.problem.values())),
             pair.after.instance,
-            f"{pair.before.metrics[found.metric]:.4g}",
-            f"{pair.after.metrics[found.metric]:.4g}",
+            f"{pair.before.metrics[comparison.metric]:.4g}",
+            f"{pair.after.metrics[comparison.metric]:.4g}",
             f"{ratio:.3f}x",
         ]
         for pair, ratio in few
     ]
-    for pair in found.changed[:BEST]:
+    for pair in comparison.changed[:BEST]:
         problem = ",".join(map(str, pair.after.problem.values()))
         statuses = [styled(str(one.status), _STYLES[str(one.status)]) for one in (pair.before, pair.after)]
         rows.append([problem, pair.after.instance, *statuses, ""])

@@ -77,7 +77,7 @@ def run_search(
     def evaluate(requests: Sequence[Request]) -> list[PointResult | None]:
         return engine.evaluate([space.point(one.axes, one.sizes, architecture) for one in requests])
 
-    found = guided(
+    outcome = guided(
         where,
         evaluate,
         sampler=search.sampler,
@@ -87,10 +87,10 @@ def run_search(
         known=known_results(where, space, settings, store),
         parallel=_at_once(settings, cluster),
     )
-    for trial in found.trials:
+    for trial in outcome.trials:
         engine.results |= {result.digest: result for result in trial.results}
         engine.reused += len(trial.results) if trial.replayed else 0
-    return found
+    return outcome
 
 
 def _at_once(settings: Settings, cluster: Cluster | None) -> int:

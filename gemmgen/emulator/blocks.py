@@ -81,11 +81,11 @@ def _heeded(body: Sequence[Instruction]) -> frozenset[str]:
     """The registers that a program with waits at mbarriers reads to some effect, a branch for one."""
     if not any(instruction.opcode == "mbarrier" and may_park(instruction) for instruction in body):
         return frozenset()
-    found: set[str] = set()
+    names: set[str] = set()
     passed_on: dict[str, set[str]] = {}
     for instruction in body:
         if instruction.guard is not None:
-            found.add(instruction.guard.name)
+            names.add(instruction.guard.name)
         passes = instruction.opcode in _WITHOUT_EFFECTS and bool(instruction.operands)
         waits = instruction.opcode == "mbarrier" and may_park(instruction)
         sources = {register.name for operand in instruction.operands[passes or waits :] for register in registers_of(operand)}
@@ -93,13 +93,13 @@ def _heeded(body: Sequence[Instruction]) -> frozenset[str]:
             for register in registers_of(instruction.operands[0]):
                 passed_on.setdefault(register.name, set()).update(sources)
         else:
-            found |= sources
-    work = list(found)
+            names |= sources
+    work = list(names)
     while work:
-        new = passed_on.get(work.pop(), set()) - found
-        found |= new
+        new = passed_on.get(work.pop(), set()) - names
+        names |= new
         work += new
-    return frozenset(found)
+    return frozenset(names)
 
 
 def polls(body: Sequence[Instruction]) -> Instruction | None:

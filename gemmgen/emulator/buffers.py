@@ -372,13 +372,13 @@ def _as_buffer(arg: Any, name: str, index: int) -> Buffer | None:
 
 def _nested(pointers: Sequence[tuple[int, Buffer | TensorMap]], name: str, index: int) -> list[Buffer]:
     """The buffers that pointers and tensor maps lead to, and those that pointers in these lead to."""
-    found = []
+    inner = []
     for _, target in pointers:
         buffer = _as_buffer(target.base if isinstance(target, TensorMap) else target, name, index)
         if buffer is None:
             raise BadLaunch(f"{name}: the base of a tensor map has to be an array or a Buffer")
-        found += [buffer, *_nested(buffer.pointers, name, index)]
-    return found
+        inner += [buffer, *_nested(buffer.pointers, name, index)]
+    return inner
 
 
 def _find(buffers: Sequence[Buffer], wanted: Buffer) -> Buffer:

@@ -77,11 +77,11 @@ def recursive_groups(module: Module) -> dict[str, int]:
 
 
 def _closure(name: str, calls: dict[str, set[str]]) -> set[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     work = list(calls[name])
     while work:
         other = work.pop()
-        if other not in found:
-            found.add(other)
+        if other not in reached:
+            reached.add(other)
             work.extend(calls[other])
-    return found
+    return reached

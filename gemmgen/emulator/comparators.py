@@ -177,10 +177,10 @@ def comparators(programs: Sequence[Program], traffic: Traffic, order: Order) -> 
         if not more:
             break
         loads |= more
-    found: dict[int, Comparator] = {}
+    by_instruction: dict[int, Comparator] = {}
     for flow in flows:
-        found |= _Reading(flow, loads, flags, order).comparators()
-    return found
+        by_instruction |= _Reading(flow, loads, flags, order).comparators()
+    return by_instruction
 
 
 def _names(operands: Iterable[Operand]) -> Iterator[str]:
@@ -545,13 +545,13 @@ class _Cases:
 
 @lru_cache(maxsize=16)
 def _cases(order: Order, first: tuple[float, ...], second: tuple[float, ...]) -> _Cases:
-    found = list(itertools.product(first, second, (True, False)))
-    a, b = (np.array([case[part] for case in found], np.float64) for part in (0, 1))
+    combinations = list(itertools.product(first, second, (True, False)))
+    a, b = (np.array([case[part] for case in combinations], np.float64) for part in (0, 1))
     return _Cases(
         (a, b),
-        np.array([case[2] for case in found], np.bool_),
-        np.array([order.first_is_better(*case) for case in found], np.bool_),
-        np.array([order.best(a, b) for a, b, _ in found], np.float64),
+        np.array([case[2] for case in combinations], np.bool_),
+        np.array([order.first_is_better(*case) for case in combinations], np.bool_),
+        np.array([order.best(a, b) for a, b, _ in combinations], np.float64),
     )
 
 
@@ -658,7 +658,7 @@ def _split(term: _Term) -> tuple[_Term, int]:
 
 def _leaves(term: _Term) -> list[_Term]:
     """The values that an expression compares or chooses between, each once: floats, not places."""
-    found: dict[_Term, None] = {}
+    leaves: dict[_Term, None] = {}
     work, seen = [term], set[_Term]()
     while work:
         each = work.pop()
@@ -668,8 +668,8 @@ def _leaves(term: _Term) -> list[_Term]:
         if each.kind in ("test", "and", "or", "xor", "not", "ite", "extremum", "sum of floats"):
             work += [part for part in each.parts if isinstance(part, _Term)]
         elif each.data or each.kind == "float":
-            found[each] = None
-    return list(found)
+            leaves[each] = None
+    return list(leaves)
 
 
 def _instruction_of(term: _Term) -> int | None:
@@ -700,7 +700,7 @@ class _Evaluation:
     def __init__(self, values: Mapping[_Term, _Numbers], places: tuple[_Term, _Term] | None, before: _Truths) -> None:
         self.places, self.before = places, before
         none = np.zeros(len(before), np.bool_)
-        self.known: dict[_Term, tuple[_Numbers | _Truths, _Truths]] = {term: (found, none) for term, found in values.items()}
+        self.known: dict[_Term, tuple[_Numbers | _Truths, _Truths]] = {term: (numbers, none) for term, numbers in values.items()}
 
     def of(self, term: object) -> tuple[_Numbers | _Truths, _Truths]:
         """The values of a term in all cases, and the cases where they are unknown."""
@@ -747,10 +747,10 @@ class _Evaluation:
 def _extremum(name: str, propagates: bool, a: _Numbers, b: _Numbers) -> _Numbers:
     """min and max of PTX: NaN wins or loses, and -0 is less than +0."""
     lower = (a < b) | ((a == b) & np.signbit(a))
-    found = np.where(lower == (name == "min"), a, b)
+    chosen = np.where(lower == (name == "min"), a, b)
     if propagates:
-        return np.where(np.isnan(a) | np.isnan(b), math.nan, found)
-    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, found))
+        return np.where(np.isnan(a) | np.isnan(b), math.nan, chosen)
+    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, chosen))
 
 
 def _places_compared(name: str, type_name: str, x: _Term, y: _Term, places: tuple[_Term, _Term] | None) -> bool:

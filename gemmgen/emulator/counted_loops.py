@@ -200,7 +200,7 @@ def _exits(path: Sequence[BasicBlock]) -> tuple[Exit, ...] | None:
             if condition is None or condition.guard is not None or (stays_if_taken and block.index + 1 == onward):
                 return None
             leaving.append((last.guard.name, stays_if_taken == last.guard_negated, condition))
-    found = []
+    exits = []
     for name, leaves_if_true, condition in leaving:
         value, kind = compared[name], condition.modifiers[-1]
         limit = condition.operands[2]
@@ -212,7 +212,7 @@ def _exits(path: Sequence[BasicBlock]) -> tuple[Exit, ...] | None:
         if not isinstance(limit, Integer | Register) or (isinstance(limit, Register) and limit.name in written):
             return None
         relation = _ORDERS[condition.modifiers[0]]
-        found.append(
+        exits.append(
             Exit(
                 value.register,
                 value.offset,
@@ -224,7 +224,7 @@ def _exits(path: Sequence[BasicBlock]) -> tuple[Exit, ...] | None:
                 condition,
             )
         )
-    return tuple(found)
+    return tuple(exits)
 
 
 def _sum(inst: Instruction, sums: dict[str, _Sum | None]) -> _Sum | None:

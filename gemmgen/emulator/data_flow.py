@@ -72,11 +72,11 @@ def _effect(inst: Instruction) -> Effect:
 
 def _effects(program: Program) -> list[list[Effect]]:
     """The instructions of each basic block, its end too."""
-    found = []
+    effects = []
     for block in program.blocks:
         whole = block.body if block.terminator is None else (*block.body, block.terminator)
-        found.append([_effect(inst) for inst in whole])
-    return found
+        effects.append([_effect(inst) for inst in whole])
+    return effects
 
 
 class DataFlow:
@@ -115,11 +115,11 @@ class DataFlow:
 
     def _from_anywhere(self, name: str) -> Instruction | None:
         """A comparison in another basic block, if it and its operands are written nowhere else."""
-        found = self._only.get(name)
-        if found is None or not _compares(found):
+        writer = self._only.get(name)
+        if writer is None or not _compares(writer):
             return None
-        names = {register.name for operand in found.operands[1:] for register in registers_of(operand)}
-        return found if names <= self._only.keys() else None
+        names = {register.name for operand in writer.operands[1:] for register in registers_of(operand)}
+        return writer if names <= self._only.keys() else None
 
     @staticmethod
     def _forget(latest: dict[str, Instruction], written: set[str]) -> None:
@@ -212,8 +212,8 @@ class ProgramFlow:
         if sources not in known:
             # What several sources decide is what each of them decides: only those that are new are followed.
             before = max((each for each in known if each < sources), key=len, default=frozenset[int]())
-            found = self._decisions_of(sources - before, without)
-            known[sources] = self._joined(known[before], found) if before else found
+            decisions = self._decisions_of(sources - before, without)
+            known[sources] = self._joined(known[before], decisions) if before else decisions
         return known[sources]
 
     def _joined(self, *found: DataDependence) -> DataDependence:
@@ -347,21 +347,21 @@ def _names(operand: Operand) -> set[str]:
 
 def _feeding_floats(blocks: Sequence[Sequence[Effect]]) -> set[str]:
     """Registers whose values reach a floating-point instruction, through any instructions that move and combine bits."""
-    found: set[str] = set()
+    names: set[str] = set()
     sources: dict[str, set[str]] = {}
     for inst, reads, writes in itertools.chain.from_iterable(blocks):
         if inst.opcode in _FLOAT_OPCODES and (inst.opcode in _PRODUCTS or any(m in _FLOAT_TYPES for m in inst.modifiers)):
             if not (inst.opcode == "cvt" and inst.types and inst.types[-1] not in _FLOAT_TYPES):
-                found.update(reads)
+                names.update(reads)
         elif inst.opcode not in _READS_MEMORY:
             for name in writes:
                 sources.setdefault(name, set()).update(reads)
-    work = list(found)
+    work = list(names)
     while work:
-        new = sources.get(work.pop(), set()) - found
-        found |= new
+        new = sources.get(work.pop(), set()) - names
+        names |= new
         work += new
-    return found
+    return names
 
 
 def _brings_data(each: Effect, feeding: set[str]) -> bool:
@@ -408,10 +408,10 @@ def _flagged_words(blocks: Sequence[Sequence[Effect]]) -> FlaggedWords:
             stores.add(id(inst))
         elif _tests_word(inst):
             word = inst.operands[1]
-            found = writers.get(word.name, []) if isinstance(word, Register) else []
-            if found and all(each.opcode == "ld" and each.type in _WIDE and not each.has("param") for each in found):
+            writers_of_word = writers.get(word.name, []) if isinstance(word, Register) else []
+            if writers_of_word and all(each.opcode == "ld" and each.type in _WIDE and not each.has("param") for each in writers_of_word):
                 tests.add(id(inst))
-                loads |= {id(each) for each in found}
+                loads |= {id(each) for each in writers_of_word}
     return FlaggedWords(frozenset(tests), frozenset(loads), frozenset(stores))
 
 
@@ -423,11 +423,11 @@ def _tests_word(inst: Instruction) -> bool:
 def _sets_flag(operand: Operand, writers: Mapping[str, list[Instruction]]) -> bool:
     if isinstance(operand, Integer):
         return operand.value == 0
-    found = writers.get(operand.name, []) if isinstance(operand, Register) else []
-    if len(found) != 1 or found[0].guard is not None:
+    writers_of_operand = writers.get(operand.name, []) if isinstance(operand, Register) else []
+    if len(writers_of_operand) != 1 or writers_of_operand[0].guard is not None:
         return False
-    literals = [each.value for each in found[0].operands[1:] if isinstance(each, Integer)]
-    return (found[0].opcode == "or" and any(literals)) or (found[0].opcode == "mov" and literals == [0])
+    literals = [each.value for each in writers_of_operand[0].operands[1:] if isinstance(each, Integer)]
+    return (writers_of_operand[0].opcode == "or" and any(literals)) or (writers_of_operand[0].opcode == "mov" and literals == [0])
 
 
 _WIDE = ("b64", "u64", "s64")
@@ -449,14 +449,14 @@ class Tainted:
 
     def names(self) -> frozenset[str]:
         """The names of all registers that hold data."""
-        found, left = [], self.mask
+        flags, left = [], self.mask
         names = list(self.bits) if left else []
         while left:
             # A mask's bits are numbered in the order of the names.
             lowest = left & -left
-            found.append(names[lowest.bit_length() - 1])
+            flags.append(names[lowest.bit_length() - 1])
             left ^= lowest
-        return frozenset(found)
+        return frozenset(flags)
 
 
 def tests_infinity(inst: Instruction) -> bool:
@@ -471,7 +471,7 @@ def _branch_regions(
     blocks = program.blocks
     joins = _joins(successors)
     computes = [_only_computes(block, own) for block, own in zip(blocks, effects, strict=True)]
-    found = {}
+    regions = {}
     for block in blocks:
         last, join = block.terminator, joins[block.index]
         if last is None or last.opcode != "bra" or last.guard is None or join is None:
@@ -484,8 +484,8 @@ def _branch_regions(
                 region.add(number)
                 work += [target for target in successors[number] if target != join]
         if block.index not in region and all(computes[number] for number in region):
-            found[block.index] = join, region
-    return found
+            regions[block.index] = join, region
+    return regions
 
 
 def _only_computes(block: BasicBlock, effects: Sequence[Effect]) -> bool:
@@ -511,7 +511,7 @@ def _joins(successors: Sequence[tuple[int, ...]]) -> list[int | None]:
                 if common != sets[number]:
                     sets[number], changed = common, True
     # The nearest is the one whose own set is the whole of the others.
-    with_set = {found: number for number, found in reversed(list(enumerate(sets)))}
+    with_set = {joined: number for number, joined in reversed(list(enumerate(sets)))}
     return [with_set.get(sets[number] & ~(1 << number)) for number in range(count)]
 
 

@@ -205,17 +205,17 @@ class Device:
         # Freed memory is reused late, so that uses after free are seen.
         if (
             sum(stop - first for first, stop in self._free) > _QUARANTINE_BYTES
-            and (found := self._find_freed(count, alignment)) is not None
+            and (freed := self._find_freed(count, alignment)) is not None
         ):
-            return found
+            return freed
         start = -(-self._top // alignment) * alignment
         if start + count + GUARD_BYTES <= self.size_bytes:
             self._top = start + count + GUARD_BYTES
             return start
-        found = self._find_freed(count, alignment)
-        if found is None:
+        freed = self._find_freed(count, alignment)
+        if freed is None:
             raise MemoryError(f"{count} bytes of device memory")
-        return found
+        return freed
 
     def _find_freed(self, count: int, alignment: int) -> int | None:
         for index, (first, stop) in enumerate(self._free):
@@ -259,16 +259,16 @@ class Device:
     def count_unwritten(self, address: int, count: int) -> int:
         """Bytes of a range that nothing has written."""
         start, stop = address - GLOBAL_BASE, address - GLOBAL_BASE + count
-        found = 0
+        unwritten = 0
         for page in range(start // PAGE_BYTES, -(-stop // PAGE_BYTES)):
             state = int(self._pages[page])
             begin = page * PAGE_BYTES
             low, high = max(start - begin, 0), min(stop - begin, PAGE_BYTES)
             if state == _NONE:
-                found += high - low
+                unwritten += high - low
             elif state == _PARTS:
-                found += int(np.count_nonzero(self._unwritten[page][low:high]))
-        return found
+                unwritten += int(np.count_nonzero(self._unwritten[page][low:high]))
+        return unwritten
 
     def _note(self, start: int, stop: int, written: bool) -> None:
         first, last = -(-start // PAGE_BYTES), stop // PAGE_BYTES

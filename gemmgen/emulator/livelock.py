@@ -215,7 +215,7 @@ class Probe(Observer):
         self._registers = np.zeros(lanes, np.uint64)
         self._writes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         # Only registers and memory that the loops mention can change in them.
-        found = {
+        watched = {
             register.name: register
             for block in machine.program.blocks
             if block.spins
@@ -225,7 +225,7 @@ class Probe(Observer):
         }
         arrays = machine.registers.arrays
         self._rows = [machine.registers.carry]
-        for register in found.values():
+        for register in watched.values():
             name, row = machine.registers.place(register)
             self._rows += [arrays[name][row + part] for part in range(2 if name == "b128" else 1)]
         self._weights = np.random.default_rng(0).integers(1 << 63, size=len(self._rows), dtype=np.uint64) * np.uint64(2) + np.uint64(1)

@@ -301,6 +301,6 @@ class _Team:
         if waves.detector is not None:
             assert self.state is not None
             waves.detector.global_shadow.use_state(self.state)
-            found = sorted((item for report in reports for item in report.findings), key=lambda item: item[0])
-            for _, hazard in found:
+            findings = sorted((item for report in reports for item in report.findings), key=lambda item: item[0])
+            for _, hazard in findings:
                 waves.detector.findings.add(hazard)

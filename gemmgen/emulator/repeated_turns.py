@@ -53,8 +53,8 @@ def deciding_registers(blocks: Sequence[BasicBlock]) -> frozenset[Register] | No
         for inst in writers.get(work.pop().name, ()):
             if not (_is_quiet(inst) if quiet else _is_pure(inst)):
                 return None
-            found = {register for operand in inst.operands for register in registers_of(operand)}
-            new = (found if inst.guard is None else found | {inst.guard}) - wanted
+            deciding = {register for operand in inst.operands for register in registers_of(operand)}
+            new = (deciding if inst.guard is None else deciding | {inst.guard}) - wanted
             wanted |= new
             work += new
     return None if any(register_class(register.type) == "b128" for register in wanted) else frozenset(wanted)

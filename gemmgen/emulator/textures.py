@@ -59,8 +59,8 @@ class PlacedTexture:
         """Byte offsets in global memory of texels by their number."""
         if not self.pitch:
             return np.asarray(numbers * self.texel_bytes + self.base)
-        found: np.ndarray = numbers // self.extents[0] * self.pitch + numbers % self.extents[0] * self.texel_bytes + self.base
-        return found
+        places: np.ndarray = numbers // self.extents[0] * self.pitch + numbers % self.extents[0] * self.texel_bytes + self.base
+        return places
 
 
 def placed_texture(texture: Texture, array: np.ndarray, base: int, pitch: int = 0) -> PlacedTexture:
@@ -113,9 +113,9 @@ def gathered(placed: PlacedTexture, coordinates: list[np.ndarray]) -> Taps:
     for coordinate, extent in zip(coordinates, placed.extents, strict=True):
         low = np.floor(coordinate.astype(np.float64) * (extent if texture.normalized else 1) - 0.5)
         axes.append([(*_at(low + step, extent, texture), np.ones(count)) for step in (0, 1)])
-    found = _combined(axes, placed.extents, np.zeros(count, np.int64), count)
+    taps = _combined(axes, placed.extents, np.zeros(count, np.int64), count)
     # Numbered (x, y): (0, 0), (0, 1), (1, 0), (1, 1) by _combined.
-    return [found[1], found[3], found[2], found[0]]
+    return [taps[1], taps[3], taps[2], taps[0]]
 
 
 def _first_texel(placed: PlacedTexture, layer: np.ndarray | None, count: int) -> np.ndarray:
@@ -126,14 +126,14 @@ def _first_texel(placed: PlacedTexture, layer: np.ndarray | None, count: int) ->
 
 
 def _combined(axes: list[Taps], extents: tuple[int, ...], first: np.ndarray, count: int) -> Taps:
-    found = [(first, np.ones(count, np.bool_), np.ones(count))]
+    taps = [(first, np.ones(count, np.bool_), np.ones(count))]
     stride = 1
     for places, extent in zip(axes, extents, strict=True):
-        found = [
-            (number + index * stride, there & inside, weight * part) for number, there, weight in found for index, inside, part in places
+        taps = [
+            (number + index * stride, there & inside, weight * part) for number, there, weight in taps for index, inside, part in places
         ]
         stride *= extent
-    return found
+    return taps
 
 
 def face_of(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -183,23 +183,23 @@ def _term(form: Mapping[Monomial, int], known: Knowledge) -> z3.ArithRef:
 def _digits(form: Mapping[Monomial, int], known: Knowledge) -> list[z3.ArithRef]:
     """Numbers that a sum tells: a single term, or digits w + 8 q of which the lower one is proved to be small."""
     left = dict(form)
-    found: list[z3.ArithRef] = []
+    digits: list[z3.ArithRef] = []
     for _ in range(MAX_DIGITS):
         ones = [monomial for monomial, number in left.items() if number == 1]
         if len(left) == 1 and ones:
             (monomial,) = ones
-            return [*found, known.polynomials.term(monomial[0])] if len(monomial) == 1 else found
+            return [*digits, known.polynomials.term(monomial[0])] if len(monomial) == 1 else digits
         if not ones or len(left) < 2:
-            return found
+            return digits
         rest = {monomial: number for monomial, number in left.items() if number != 1}
         base = min((abs(number) for number in rest.values()), default=0)
         low = _term({monomial: 1 for monomial in ones}, known)
         if base < 2 or any(number % base for number in rest.values()) or not known.proves((), z3.And(low >= 0, low < base)):
-            return found
+            return digits
         if len(ones) == 1 and len(ones[0]) == 1:
-            found.append(known.polynomials.term(ones[0][0]))
+            digits.append(known.polynomials.term(ones[0][0]))
         left = {monomial: number // base for monomial, number in rest.items()}
-    return found
+    return digits
 
 
 def _tell(determined: Sequence[z3.ArithRef], identity: Sequence[z3.ArithRef], known: Knowledge) -> bool:

@@ -118,7 +118,7 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
             alone.append(condition)
         except NotEnumerable:
             rest.append(condition)
-    found = []
+    parts = []
     for step in range(count):
         indices = element_indices(known, store.address.z3 + step * array.element_bytes, array)
         if indices is None:
@@ -126,8 +126,8 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
         indices = [_settled(known, index, guards) for index in indices]
         forms = [_form(known, index) for index in indices]
         outer, tables = tuple(form[0] for form in forms), tuple(form[1] for form in forms)
-        found.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest)))
-    return found
+        parts.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest)))
+    return parts
 
 
 def _settled(known: Knowledge, index: z3.ArithRef, guards: Sequence[Condition]) -> z3.ArithRef:

@@ -253,7 +253,7 @@ class Contract:
 
 def _multiples(sequence: LaunchSequence) -> dict[str, int]:
     """The dimensions that constraints promise to be multiples of a number."""
-    found: dict[str, int] = {}
+    multiples: dict[str, int] = {}
     for constraint in sequence.constraints:
         match constraint.condition.tree:
             case ast.Compare(
@@ -261,8 +261,8 @@ def _multiples(sequence: LaunchSequence) -> dict[str, int]:
                 ops=[ast.Eq()],
                 comparators=[ast.Constant(value=0)],
             ):
-                found[name] = max(found.get(name, 1), number)
-    return found
+                multiples[name] = max(multiples.get(name, 1), number)
+    return multiples
 
 
 def _factors(formula: Formula) -> list[ast.expr]:
@@ -271,11 +271,11 @@ def _factors(formula: Formula) -> list[ast.expr]:
 
 
 def _factors_of(tree: ast.expr) -> list[ast.expr]:
-    pending, found = [tree], []
+    pending, factors = [tree], []
     while pending:
         node = pending.pop()
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             pending += [node.right, node.left]
         else:
-            found.append(node)
-    return found
+            factors.append(node)
+    return factors

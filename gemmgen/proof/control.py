@@ -76,7 +76,7 @@ def control_flow(function: Function) -> ControlFlow:
     return ControlFlow(
         tuple(blocks),
         tuple(forward[index] for index in range(end + 1)),
-        {block: tuple(found) for block, found in predecessors.items()},
+        {block: tuple(before) for block, before in predecessors.items()},
         dominators,
         _dominators(end, end + 1, forward, reversed(range(end + 1))),
         _loops(successors, predecessors, dominators, order),
@@ -98,20 +98,20 @@ def _successors(function: Function, last: Instruction, number: Mapping[int, int]
 
 def _dominators(root: int, count: int, predecessors: Mapping[int, Sequence[int]], order: Iterable[int]) -> dict[int, frozenset[int]]:
     everything = frozenset(range(count))
-    found = dict.fromkeys(range(count), everything)
-    found[root] = frozenset({root})
+    dominators = dict.fromkeys(range(count), everything)
+    dominators[root] = frozenset({root})
     sequence = list(order)
     changed = True
     while changed:
         changed = False
         for block in sequence:
-            before = [found[other] for other in predecessors.get(block, ())]
+            before = [dominators[other] for other in predecessors.get(block, ())]
             if block == root or not before:
                 continue
             now = frozenset.intersection(*before) | {block}
-            if now != found[block]:
-                found[block], changed = now, True
-    return found
+            if now != dominators[block]:
+                dominators[block], changed = now, True
+    return dominators
 
 
 def _loops(

@@ -333,13 +333,13 @@ class _Coverage:
         loop = self._at.loop(turn)
         if name not in loop.after:
             raise NotShown("a register that a turn leaves without a known content")
-        left, found = loop.after[name], loop.before[name]
+        left, right = loop.after[name], loop.before[name]
         if count > 1:
-            left, found = (self._piece(each, place, size, count) for each in (left, found))
+            left, right = (self._piece(each, place, size, count) for each in (left, right))
         body = self._element(left, loop.again, size)
         element = Element(body.array, tuple(self._at.moved(index, turn, turn - 1) for index in body.indices))
         first = Element(body.array, tuple(self._at.moved(index, turn, z3.IntVal(0)) for index in element.indices))
-        before = self._element(found, loop.entry, size)
+        before = self._element(right, loop.entry, size)
         if not self._equal(before, first, loop.entry):
             raise NotShown("a register holds another element before a loop than the loop's turns suggest")
         self._carried[key] = element
@@ -351,18 +351,18 @@ class _Coverage:
         """The element that a load finds at an address in shared memory; ``width``: bytes that it was converted to, 0 for none."""
         cases = self._at.sources(access, address)
         general = next((case for case in cases if case.at is None), cases[0])
-        found = self._read(access, address, general, width)
+        element = self._read(access, address, general, width)
         if general.stores.turn is None:
-            return found
+            return element
         turn = general.stores.turn
         for case in cases:
             if case is general:
                 continue
-            here = Element(found.array, tuple(self._at.moved(index, turn, z3.IntVal(case.at or 0)) for index in found.indices))
+            here = Element(element.array, tuple(self._at.moved(index, turn, z3.IntVal(case.at or 0)) for index in element.indices))
             other = self._read(access, address, case, width)
             if not self._equal(other, here, (*access.path, turn == (case.at or 0))):
                 raise NotShown("the addresses of a load in the first turns do not follow the pattern of the others")
-        return found
+        return element
 
     def _read(self, access: Access, address: Form, case: Case, width: int) -> Element:
         stores = case.stores
@@ -533,15 +533,15 @@ class _Coverage:
         if size != self._unit:
             raise NotShown("fragments of another type than the operands")
         each, lanes, first = 4 // size, self._lanes, self._warps * WARP_THREADS
-        found: list[tuple[Element, Element]] = []
+        products: list[tuple[Element, Element]] = []
         for index in range(product.k):
             register, lane, part = index // (4 * each), index % (4 * each) // each, index % each
             a = self._fragment_element(product, product.a[2 * register + link.place // 2], part, each)
             b = self._fragment_element(product, product.b[register], part, each)
             row = first + lanes // 4 * 4 + lane
             column = first + (lanes % 4 * 2 + link.place % 2) * 4 + lane
-            found.append((_taken(a, row), _taken(b, column)))
-        return found
+            products.append((_taken(a, row), _taken(b, column)))
+        return products
 
     def _fragment_element(self, product: TileProduct, data: Data, part: int, parts: int) -> Element:
         piece = data if parts == 1 else self._piece(data, part, self._unit, parts)
@@ -626,9 +626,9 @@ class _Coverage:
         after = self._extended(start, links[::-1], loop.again)
         if after is None or not self._turnless(after.free):
             return None
-        found = Sum(start.count, after.free, after.ordered)
-        self._carried_sums[key] = found
-        return found
+        carried = Sum(start.count, after.free, after.ordered)
+        self._carried_sums[key] = carried
+        return carried
 
     def _turnless(self, free: Mapping[str, Form] | None) -> bool:
         return free is None or not any(mentions(self._at.outer_term(form.outer), self._known.finished) for form in free.values())

@@ -290,5 +290,5 @@ def _tile_product(instruction: Instruction, data: Mapping[str, Data], path: tupl
 
 
 def _registers(operand: Operand, data: Mapping[str, Data]) -> Sequence[Data]:
-    found = content(operand, data)
-    return found.parts if isinstance(operand, Vector) and isinstance(found, Packed) else (found,)
+    registers = content(operand, data)
+    return registers.parts if isinstance(operand, Vector) and isinstance(registers, Packed) else (registers,)

@@ -42,12 +42,12 @@ class _Wait:
 def ended_waits(lifter: Lifter) -> frozenset[int]:
     """Identities (``id``) of the first statements of the unbounded loops, if all of them are waits that are proved to end; else none."""
     waits = [_wait(lifter, header) for header in _unbounded(lifter)]
-    found = [wait for wait in waits if wait is not None]
-    if not found or len(found) < len(waits) or len({wait.access.address.base for wait in found if wait.access.address}) > 1:
+    ended = [wait for wait in waits if wait is not None]
+    if not ended or len(ended) < len(waits) or len({wait.access.address.base for wait in ended if wait.access.address}) > 1:
         return frozenset()
-    if not _Protocol(lifter, found).holds():
+    if not _Protocol(lifter, ended).holds():
         return frozenset()
-    return frozenset(id(lifter.flow.blocks[wait.header][0]) for wait in found)
+    return frozenset(id(lifter.flow.blocks[wait.header][0]) for wait in ended)
 
 
 def _unbounded(lifter: Lifter) -> list[int]:
@@ -242,9 +242,9 @@ def _same(one: Sequence[z3.ArithRef], two: Sequence[z3.ArithRef]) -> bool:
 
 
 def _writers(lifter: Lifter) -> dict[str, list[Instruction]]:
-    found: dict[str, list[Instruction]] = defaultdict(list)
+    writers: dict[str, list[Instruction]] = defaultdict(list)
     for block in lifter.flow.blocks:
         for instruction in block:
             for register in written(instruction):
-                found[register.name].append(instruction)
-    return found
+                writers[register.name].append(instruction)
+    return writers

@@ -108,8 +108,8 @@ class _Ways:
             writes = self._writes.get(register.name, [])
             sources = [(self.block_of(one), source) for one in writes if (source := copied(one)) is not None]
             writers = frozenset(map(self.block_of, writes))
-            found = any(self.unwritten(*each) for each in sources)
-            self._answers[key] = found or self._any_without(block, writers)
+            missing = any(self.unwritten(*each) for each in sources)
+            self._answers[key] = missing or self._any_without(block, writers)
         return self._answers[key]
 
     def _any_without(self, target: int, writers: frozenset[int]) -> bool:
@@ -173,14 +173,14 @@ class _Ways:
                 continue
             if block in writers or block in before or (before and block not in between):
                 continue
-            found, targets = self._conditions.get(block, []), flow.successors[block]
+            conditions, targets = self._conditions.get(block, []), flow.successors[block]
             meeting = self._meeting(block, target, writers)
             if meeting is not None:
                 pending.append((meeting, way, before | {block}))
                 continue
-            told = len(found) == 1 and len(targets) == 2 and not mentions(found[0], turns)
+            told = len(conditions) == 1 and len(targets) == 2 and not mentions(conditions[0], turns)
             for number, following in enumerate(targets):
-                further = way if not told else (*way, found[0] if number == 0 else negation(found[0]))
+                further = way if not told else (*way, conditions[0] if number == 0 else negation(conditions[0]))
                 pending.append((following, further, before | {block}))
         return True
 
@@ -272,9 +272,9 @@ def _from(
 ) -> Numbers:
     """The threads among ``wanted`` whose load reads data that the stores of a case wrote."""
     stores = case.stores
-    found = np.zeros(len(address.table), dtype=bool)
+    flags = np.zeros(len(address.table), dtype=bool)
     if not len(stores.addresses):
-        return found
+        return flags
     places = np.minimum(np.searchsorted(stores.addresses, address.table + case.delta), len(stores.addresses) - 1)
     hits = wanted & (stores.addresses[places] == address.table + case.delta)
     for number in np.unique(stores.site[places][hits]).tolist():
@@ -287,9 +287,9 @@ def _from(
                 at.carried_out(load, stores.sites[number], case, writers[members])
             except NotShown:
                 continue
-            found |= members
+            flags |= members
             break
-    return found
+    return flags
 
 
 def _ordered(

@@ -136,15 +136,15 @@ class _Loop:
                 self.known.taken[counts[form].get_id()] = (turn, condition)
                 before = z3.substitute(condition, (turn, turn - 1))
                 invariants += [counts[form] <= turn, z3.Implies(z3.Or(turn == 0, before), counts[form] == turn)]
-            found = self._attempt(forms, values, invariants, conditions, counts, turn, sides, substitution, previous)
-            if isinstance(found, _Failed):
-                forms = {name: form for name, form in forms.items() if name not in found.forms}
-                sides = [side for side in sides if not any(side.eq(wrong) for wrong in found.sides)]
-                if found.latch and not found.forms and not found.sides:
+            edges = self._attempt(forms, values, invariants, conditions, counts, turn, sides, substitution, previous)
+            if isinstance(edges, _Failed):
+                forms = {name: form for name, form in forms.items() if name not in edges.forms}
+                sides = [side for side in sides if not any(side.eq(wrong) for wrong in edges.sides)]
+                if edges.latch and not edges.forms and not edges.sides:
                     latch = z3.BoolVal(True)
                 continue
             self.known.changing += self.known.private[outside:]
-            return found
+            return edges
         raise Unliftable(self.first, "no invariant of this loop was found")
 
     def _single_turn(self) -> list[Edge] | None:
@@ -211,10 +211,10 @@ class _Loop:
         """The register at the start of a turn."""
         initial = self.carried[name]
         if form is None:
-            found = self.known.anything(64 if name.startswith("%rd") else 32, initial.base)
-            if found.low <= initial.low and initial.high <= found.high:
-                self.known.at_start.append((self.header, found.z3, initial.z3))
-            return found
+            value = self.known.anything(64 if name.startswith("%rd") else 32, initial.base)
+            if value.low <= initial.low and initial.high <= value.high:
+                self.known.at_start.append((self.header, value.z3, initial.z3))
+            return value
         if isinstance(form, Ring):
             return Value((initial.z3 + turn) % form.size, 0, form.size - 1)
         times = counts[form] if isinstance(form, GrowthWhile) else turn
@@ -232,15 +232,15 @@ class _Loop:
 
     def _sides(self, latch: z3.BoolRef, forms: Mapping[str, Form]) -> list[z3.BoolRef]:
         """Sides of the limits that the way back compares counters with: an inequality says less than a counter keeps."""
-        found: list[z3.BoolRef] = []
+        facts: list[z3.BoolRef] = []
         for a, b in _compared(latch):
             for name, start in self.start.items():
                 form = forms.get(name)
                 if isinstance(form, Growth) and z3.is_int_value(form.step) and mentions(a - b, [start]):
                     # The way back compares the value after the step; at the start of a turn it is a step behind.
                     at_start = z3.simplify(z3.substitute(a - b, (start, start - form.step)))
-                    found += [at_start > 0, at_start < 0, at_start >= 0, at_start <= 0]
-        return found
+                    facts += [at_start > 0, at_start < 0, at_start >= 0, at_start <= 0]
+        return facts
 
     def _previous(
         self,
@@ -376,14 +376,14 @@ def _joined(runner: Runner, header: int, back: Sequence[Edge]) -> tuple[tuple[Co
 
 def _conditions(term: z3.ExprRef) -> list[z3.BoolRef]:
     """The conditions of all choices in a term."""
-    found: list[z3.BoolRef] = []
+    conjuncts: list[z3.BoolRef] = []
     pending: list[z3.ExprRef] = [term]
     while pending:
         part = pending.pop()
         if part.decl().kind() == z3.Z3_OP_ITE:
-            found.append(part.children()[0])
+            conjuncts.append(part.children()[0])
         pending += part.children()
-    return found
+    return conjuncts
 
 
 def _compared(condition: z3.BoolRef) -> Iterable[tuple[z3.ArithRef, z3.ArithRef]]:

@@ -175,21 +175,21 @@ class Provenance:
         """A term without the choices that the assumed kind of problem decides."""
         if not self._assumed:
             return term
-        found = z3.substitute(term, *self._assumed)
-        if found.eq(term):
+        substituted = z3.substitute(term, *self._assumed)
+        if substituted.eq(term):
             return term
-        found = z3.simplify(found)
-        self.kept.append(found)
-        return found
+        substituted = z3.simplify(substituted)
+        self.kept.append(substituted)
+        return substituted
 
     def barriers(self, access: Access) -> z3.ArithRef:
         """Barriers that a thread has passed before an access."""
-        found = self.known_of(access.barriers[0].z3)
-        self._passed[found.get_id()] = found
-        return found
+        count = self.known_of(access.barriers[0].z3)
+        self._passed[count.get_id()] = count
+        return count
 
     def _mentioned(self, term: z3.ExprRef, wanted: Mapping[int, object]) -> list[int]:
-        found, pending, seen = [], [term], set[int]()
+        numbers, pending, seen = [], [term], set[int]()
         while pending:
             part = pending.pop()
             number = part.get_id()
@@ -197,9 +197,9 @@ class Provenance:
                 continue
             seen.add(number)
             if number in wanted:
-                found.append(number)
+                numbers.append(number)
             pending += part.children()
-        return found
+        return numbers
 
     def _symbol(self, term: z3.ExprRef, number: int) -> z3.ArithRef:
         pending = [term]

@@ -255,10 +255,10 @@ def operand_value(known: Knowledge, operand: Operand, state: State) -> Value | N
         case Register(name, kind):
             if kind in FLOATS:
                 return None
-            found = state.get(name)
-            if not isinstance(found, Value):
-                found = state[name] = known.anything(bits_of(kind))
-            return found
+            value = state.get(name)
+            if not isinstance(value, Value):
+                value = state[name] = known.anything(bits_of(kind))
+            return value
         case Special(name):
             return _special(known, name)
         case Symbol(name, offset):
@@ -613,8 +613,8 @@ _ARITHMETIC: dict[str, _Arithmetic] = {
 def _address(known: Knowledge, operand: Operand, state: State) -> Value | None:
     assert isinstance(operand, Address)
     base = operand_value(known, operand.base, state)
-    found = None if base is None else add(base, constant(operand.offset))
-    return found if found is not None and found.base is not None else None
+    address = None if base is None else add(base, constant(operand.offset))
+    return address if address is not None and address.base is not None else None
 
 
 def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:

@@ -51,21 +51,21 @@ def _read(instruction: Instruction) -> tuple[Register, ...]:
     operands = instruction.operands[1:]
     if instruction.opcode in ("ld", "atom", "ldmatrix"):
         return ()
-    found = [register for operand in operands for register in registers_of(operand)]
-    return tuple(found)
+    registers = [register for operand in operands for register in registers_of(operand)]
+    return tuple(registers)
 
 
 def _roots(instruction: Instruction) -> tuple[Register, ...]:
     """The registers whose values determine an instruction's effect on memory and control flow."""
-    found = [] if instruction.guard is None else [instruction.guard]
+    registers = [] if instruction.guard is None else [instruction.guard]
     for operand in instruction.operands:
         if isinstance(operand, Address):
-            found += list(registers_of(operand))
+            registers += list(registers_of(operand))
     if instruction.opcode == "cp":
-        found += [register for operand in instruction.operands for register in registers_of(operand)]
+        registers += [register for operand in instruction.operands for register in registers_of(operand)]
     if instruction.opcode in ("bar", "barrier"):
-        found += [register for operand in instruction.operands for register in registers_of(operand)]
-    return tuple(found)
+        registers += [register for operand in instruction.operands for register in registers_of(operand)]
+    return tuple(registers)
 
 
 def relevant_registers(function: Function) -> frozenset[str]:
@@ -77,18 +77,18 @@ def relevant_registers(function: Function) -> frozenset[str]:
             writers[register.name].append(instruction)
         pending += [register.name for register in _roots(instruction)]
     pending += _of_tickets(function, writers)
-    found: set[str] = set()
+    relevant: set[str] = set()
     while pending:
         name = pending.pop()
-        if name in found:
+        if name in relevant:
             continue
-        found.add(name)
+        relevant.add(name)
         for instruction in writers[name]:
             sources = [register for register in _read(instruction) if register.type not in FLOATS]
             if instruction.guard is not None:
                 sources.append(instruction.guard)
             pending += [source.name for source in sources]
-    return frozenset(found)
+    return frozenset(relevant)
 
 
 def _of_tickets(function: Function, writers: Mapping[str, Sequence[Instruction]]) -> Iterator[str]:
@@ -117,7 +117,7 @@ def uniform_floats(function: Function) -> dict[str, str]:
     for instruction in function.body:
         for register in written(instruction):
             writers[register.name].append(instruction)
-    found: dict[str, str] = {}
+    uniform: dict[str, str] = {}
     for instruction in function.body:  # a register is written before it is read
         for register in written(instruction):
             if register.type not in FLOATS or len(writers[register.name]) > 1 or instruction.guard is not None:
@@ -130,24 +130,24 @@ def uniform_floats(function: Function) -> dict[str, str]:
                     name = f"{instruction.type} {source}"
             else:
                 fixed = instruction.opcode in ("mov", "cvt", "add", "mul", "neg", "sub", "abs") and all(
-                    isinstance(operand, Float) or (isinstance(operand, Register) and operand.name in found)
+                    isinstance(operand, Float) or (isinstance(operand, Register) and operand.name in uniform)
                     for operand in instruction.operands[1:]
                 )
             if fixed:
-                found[register.name] = name
-    return found
+                uniform[register.name] = name
+    return uniform
 
 
 def data_predicates(function: Function) -> frozenset[Register]:
     """Predicates that nothing but comparisons of floats writes."""
-    found: set[Register] = set()
+    predicates: set[Register] = set()
     others: set[Register] = set()
     for instruction in function.body:
         compares = instruction.opcode == "setp" and instruction.type in FLOATS and len(instruction.operands) == 3
         for register in written(instruction):
             if register.type == "pred":
-                (found if compares else others).add(register)
-    return frozenset(found - others)
+                (predicates if compares else others).add(register)
+    return frozenset(predicates - others)
 
 
 def negated_register(operand: Operand) -> tuple[Register | None, bool]:

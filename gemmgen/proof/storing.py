@@ -61,7 +61,7 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
     threads = len(next(iter(digits.threads.values()))) if digits.threads else 1
     if threads * sum(store.count for store in stores) > MAX_ELEMENTS:
         return None
-    found: set[int] = set()
+    terms: set[int] = set()
     places: list[list[Numbers]] = [[] for _ in stores]
     known: dict[int, Numbers] = {}
     for axis in range(len(stores[0].indices)):
@@ -79,17 +79,17 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
         told = _told(polynomials, outer, high - low + 1, digits)
         if told is None:
             return None
-        found |= told
+        terms |= told
     for quotient, remainder, dividend in digits.divided:
-        if not {quotient, remainder} <= found:
+        if not {quotient, remainder} <= terms:
             continue
         outer, own = _split(polynomials, dividend, digits, threads, known)
         told = _told(polynomials, outer, int(own.max()) - int(own.min()) + 1, digits)
         if told is not None:
-            found |= told
+            terms |= told
             for place in places:
                 place.insert(0, own)
-    if not digits.identity <= found:
+    if not digits.identity <= terms:
         return None
     owners: dict[tuple[int, ...], tuple[int, list[int]]] = {}
     for number, (store, place) in enumerate(zip(stores, places, strict=True)):
@@ -135,11 +135,11 @@ def _allowed(store: Stored, digits: Digits, threads: int) -> list[bool]:
 def _told(polynomials: Polynomials, outer: Mapping[Monomial, int], width: int, digits: Digits) -> set[int] | None:
     """The symbols that an index tells, if its digits do not overlap; ``width``: values that its part of the thread takes."""
     left = dict(outer)
-    found: set[int] = set()
+    numbers: set[int] = set()
     base: dict[Monomial, int] | None = None
     while left:
         for symbol, extent in digits.outer.items():
-            if symbol in found:
+            if symbol in numbers:
                 continue
             factor = _cofactor(left, symbol)
             if factor is None:
@@ -147,7 +147,7 @@ def _told(polynomials: Polynomials, outer: Mapping[Monomial, int], width: int, d
             wide_enough = set(factor) == {()} and factor[()] >= width if base is None else factor == base
             if not wide_enough:
                 continue
-            found.add(symbol)
+            numbers.add(symbol)
             left = {monomial: number for monomial, number in left.items() if symbol not in monomial}
             if extent is None and left:
                 return None
@@ -156,18 +156,18 @@ def _told(polynomials: Polynomials, outer: Mapping[Monomial, int], width: int, d
             break
         else:
             return None
-    return found
+    return numbers
 
 
 def _cofactor(form: Mapping[Monomial, int], symbol: int) -> dict[Monomial, int] | None:
     """Factor of a symbol in a sum; None if it occurs in no monomial, or as a square."""
-    found: dict[Monomial, int] = {}
+    quotient: dict[Monomial, int] = {}
     for monomial, number in form.items():
         if symbol in monomial:
             if monomial.count(symbol) > 1:
                 return None
-            found[tuple(factor for factor in monomial if factor != symbol)] = number
-    return found or None
+            quotient[tuple(factor for factor in monomial if factor != symbol)] = number
+    return quotient or None
 
 
 def _times(one: Mapping[Monomial, int], two: Mapping[Monomial, int]) -> dict[Monomial, int]:

@@ -35,7 +35,7 @@ class Ticket:
 def common_loads(known: Knowledge) -> frozenset[int]:
     """Contents of shared memory that all threads of a block load alike, provided that races and progress are proved: from one address,
     after as many barriers. A store to it between the same barriers would be a race."""
-    found: set[int] = set()
+    indices: set[int] = set()
     present = {id(access) for access in known.lifted.accesses}
     for access, value in known.results:
         if id(access) not in present or access.kind != "load" or access.space != "shared" or isinstance(value.term, int):
@@ -44,8 +44,8 @@ def common_loads(known: Knowledge) -> frozenset[int]:
         if address is None or address.base is None or access.instruction.guard is not None:
             continue
         if not any(known.depends_on_thread(each.term) for each in (address, *access.barriers)):
-            found.add(value.term.get_id())
-    return frozenset(found)
+            indices.add(value.term.get_id())
+    return frozenset(indices)
 
 
 def tickets(lifter: Lifter) -> list[Ticket]:
@@ -57,8 +57,8 @@ def tickets(lifter: Lifter) -> list[Ticket]:
     if len(atomics) != 1 or len(drawn) != 1:
         return []
     ((atomic, old),) = drawn
-    found = _ticket(lifter, atomic, old)
-    return [] if found is None else [found]
+    ticket = _ticket(lifter, atomic, old)
+    return [] if ticket is None else [ticket]
 
 
 def _ticket(lifter: Lifter, atomic: Access, old: Value) -> Ticket | None:
@@ -116,14 +116,14 @@ def _flag(known: Knowledge, old: Value) -> tuple[tuple[Access, Value], tuple[Acc
 
 
 def _compared_with(term: z3.ExprRef, old: z3.ArithRef) -> list[z3.ArithRef]:
-    found: list[z3.ArithRef] = []
+    bounds: list[z3.ArithRef] = []
     pending = [term]
     while pending:
         part = pending.pop()
         if z3.is_eq(part) and any(child.eq(old) for child in part.children()):
-            found += [child for child in part.children() if not child.eq(old)]
+            bounds += [child for child in part.children() if not child.eq(old)]
         pending += part.children()
-    return found
+    return bounds
 
 
 def _reaches(lifter: Lifter, stored: Access, loaded: Access) -> bool:

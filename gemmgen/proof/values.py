@@ -206,10 +206,10 @@ def summands(term: z3.ArithRef) -> tuple[list[tuple[int, z3.ArithRef]], int]:
 
 
 def _sum(parts: Sequence[tuple[int, z3.ArithRef]], number: int) -> z3.ArithRef:
-    found = [part if count == 1 else part * count for count, part in parts]
-    if number or not found:
-        found.append(z3.IntVal(number))
-    return found[0] if len(found) == 1 else z3.Sum(*found)
+    terms = [part if count == 1 else part * count for count, part in parts]
+    if number or not terms:
+        terms.append(z3.IntVal(number))
+    return terms[0] if len(terms) == 1 else z3.Sum(*terms)
 
 
 def low_bits(a: Value, bits: int) -> Value:

@@ -149,13 +149,13 @@ def emulate(
             raise UnusableInput(f"{what} is {number!r}, need an integer of at least {least}")
     compiling = CompileOptions(architecture, _texts(include), _texts(define), _texts(options), debug)
     code = _load(source, compiling, entry, name)
-    found = find_entry(code, entry)
-    if parameter_names is not None and len(parameter_names) == len(found.parameters):
-        found = replace(found, parameter_names=tuple(parameter_names))
-    arguments = bind_arguments(code, found, args)
+    kernel = find_entry(code, entry)
+    if parameter_names is not None and len(parameter_names) == len(kernel.parameters):
+        kernel = replace(kernel, parameter_names=tuple(parameter_names))
+    arguments = bind_arguments(code, kernel, args)
     blocks = None if cluster is None else _dimensions("cluster", cluster)
-    launch = Launch(found, _dimensions("grid", grid), _dimensions("block", block), shared_bytes, found.parameter_names, blocks)
-    given = dict(zip(found.parameter_names, arguments, strict=True))
+    launch = Launch(kernel, _dimensions("grid", grid), _dimensions("block", block), shared_bytes, kernel.parameter_names, blocks)
+    given = dict(zip(kernel.parameter_names, arguments, strict=True))
     settings = Settings(strict=strict, hazards=hazards, counters=counters, jobs=jobs)
     run = run_launches(code, [launch], given, symbols or {}, None, settings)
     findings = run.findings
@@ -163,7 +163,7 @@ def emulate(
         told = schedule_difference(code, [launch], given, symbols or {}, settings, run, range(seed, seed + schedules))
         if told:
             findings = (schedule_finding(told), *findings)
-    return _result(found.name, run, findings)
+    return _result(kernel.name, run, findings)
 
 
 def _load(source: str | os.PathLike[str], compiling: CompileOptions, entry: str | None, name: str | None) -> KernelCode:

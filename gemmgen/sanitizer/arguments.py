@@ -322,15 +322,15 @@ def _depth(text: str) -> int:
 
 def _parts(text: str) -> list[str]:
     """Texts between the commas of `{...}` or `[...]`, braces and brackets inside left whole."""
-    found, depth, piece = [], 0, ""
+    pieces, depth, piece = [], 0, ""
     for character in text[1:-1]:
         depth += (character in "[{(") - (character in "]})")
         if character == "," and depth == 0:
-            found.append(piece)
+            pieces.append(piece)
             piece = ""
         else:
             piece += character
-    return [part.strip() for part in (*found, piece) if part.strip()]
+    return [part.strip() for part in (*pieces, piece) if part.strip()]
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:
@@ -403,10 +403,10 @@ def _member_maps(text: str, field: Field, value: Any, index: int) -> tuple[tuple
         return ()
     if field.bytes != MAP_BYTES or field.count != len(parts):
         raise _wrong(text, f"the member {field.name} takes {field.count} elements of {field.bytes} bytes, got {len(parts)} tensor maps")
-    found = [argument_of(part, 10 * index + number) for number, part in enumerate(parts)]
+    members = [argument_of(part, 10 * index + number) for number, part in enumerate(parts)]
     if field.count == 1:
-        return ((field.offset, f".{field.name}", found[0]),)
-    return _maps(field.offset, f".{field.name}", found)
+        return ((field.offset, f".{field.name}", members[0]),)
+    return _maps(field.offset, f".{field.name}", members)
 
 
 def _is_map(value: Any) -> bool:

@@ -26,10 +26,10 @@ def load_array(name: str) -> npt.NDArray[Any]:
             size = os.fstat(stream.fileno()).st_size
             if size > MAX_ARRAY_BYTES + _HEADER_BYTES:
                 raise ValueError(f"holds {size / 2**30:.3g} GiB, need at most {MAX_ARRAY_BYTES >> 30} GiB")
-            found = np.load(stream, allow_pickle=False)
-            if not isinstance(found, np.ndarray):
+            array = np.load(stream, allow_pickle=False)
+            if not isinstance(array, np.ndarray):
                 raise ValueError("holds several arrays; expected a .npy file with one")
-            return found
+            return array
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(getattr(error, "strerror", None) or str(error)) from None
     except (SyntaxError, TypeError, RecursionError, TokenError):

@@ -14,14 +14,14 @@ def without_comments(text: str) -> str:
     """Comments and the contents of literals blanked, at the same places. Takes time in proportion to the text, whatever is in it."""
     pieces, done = [], 0
     for start, stop in _skipped(text):
-        found = text[start:stop]
+        piece = text[start:stop]
         pieces.append(text[done:start])
-        if found == '"C"':
-            pieces.append(found)
-        elif found[0] in "\"'":
-            pieces.append(found[0] + " " * (len(found) - 2) + found[-1])
+        if piece == '"C"':
+            pieces.append(piece)
+        elif piece[0] in "\"'":
+            pieces.append(piece[0] + " " * (len(piece) - 2) + piece[-1])
         else:
-            pieces.append(_NOT_A_NEWLINE.sub(" ", found))
+            pieces.append(_NOT_A_NEWLINE.sub(" ", piece))
         done = stop
     return "".join([*pieces, text[done:]])
 

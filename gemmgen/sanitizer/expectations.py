@@ -79,10 +79,10 @@ def _call(function: Callable[..., Any], given: Mapping[str, KernelArgument]) -> 
     import numpy as np
 
     try:
-        found = function({name: argument.numbers() for name, argument in given.items()})
-        if isinstance(found, np.ma.MaskedArray):
+        result = function({name: argument.numbers() for name, argument in given.items()})
+        if isinstance(result, np.ma.MaskedArray):
             raise ValueError("it gave a masked array; give filled() with a value")
-        return np.asarray(found)
+        return np.asarray(result)
     except (Exception, SystemExit) as error:
         file = getattr(getattr(function, "__code__", None), "co_filename", "")
         raise UnusableInput(f"--expect: {getattr(function, '__name__', 'the function')} failed: {_told(error, file)}") from None

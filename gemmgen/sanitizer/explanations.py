@@ -464,11 +464,11 @@ def explain(code: str) -> str:
     if wanted in EXPLANATIONS:
         return str(EXPLANATIONS[wanted])
     short = _short_pages()
-    found = [str(page) for page in _PAGES if wanted == "all" or wanted in page.code or wanted in page.title.replace(" ", "-")]
-    found += [text for name, text in short.items() if wanted == "all" or wanted in name]
-    if not found:
+    pages = [str(page) for page in _PAGES if wanted == "all" or wanted in page.code or wanted in page.title.replace(" ", "-")]
+    pages += [text for name, text in short.items() if wanted == "all" or wanted in name]
+    if not pages:
         raise UnusableInput(f"--explain {code}: no finding has this name; the names are {', '.join([*EXPLANATIONS, *short])}")
-    return "\n".join(found).rstrip("\n")
+    return "\n".join(pages).rstrip("\n")
 
 
 def codes_of_findings() -> list[str]:

@@ -77,19 +77,19 @@ def code_of(kind: type[EmulatorError]) -> str:
 
 def findings_of(error: EmulatorError | None, others: tuple[EmulatorError, ...], source: SourceText) -> tuple[Finding, ...]:
     """The error that ended a launch, with those reported together with it, and other findings."""
-    found = [*others]
+    findings = [*others]
     if error is not None:
-        found = [error, *getattr(error, "also", ()), *others]
-    return tuple(_finding(one, source) for one in found)
+        findings = [error, *getattr(error, "also", ()), *others]
+    return tuple(_finding(one, source) for one in findings)
 
 
 def findings_of_launches(launches: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
     """The findings of all launches, merged if several have them in the same places."""
     first: dict[object, Finding] = {}
     again: dict[object, list[Finding]] = {}
-    for number, found in enumerate(launches):
+    for number, of_launch in enumerate(launches):
         earlier = dict.fromkeys(first)
-        for position, finding in enumerate(found):
+        for position, finding in enumerate(of_launch):
             key: object = (finding.code, finding.severity, tuple((place.file, place.line, place.ptx_line) for place in finding.places))
             if finding.places and key in earlier:
                 again.setdefault(key, []).append(finding)

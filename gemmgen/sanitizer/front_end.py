@@ -103,23 +103,23 @@ def project_files(request: Request) -> dict[str, str]:
     """Texts of the file and of all headers that it includes from its own and the given folders, by absolute path."""
     main = os.path.normpath(request.path)
     folders = [os.path.abspath(folder) for folder in request.compiling.include_directories]
-    found = {main: request.text}
+    files = {main: request.text}
     waiting = [main]
-    while waiting and len(found) < _MAX_FILES:
+    while waiting and len(files) < _MAX_FILES:
         path = waiting.pop()
-        for name in _INCLUDE.findall(found[path]):
+        for name in _INCLUDE.findall(files[path]):
             for folder in (os.path.dirname(path), os.path.dirname(main), *folders):
                 candidate = os.path.normpath(os.path.join(folder, name))
-                if candidate in found:
+                if candidate in files:
                     break
                 if os.path.isfile(candidate):
                     try:
-                        found[candidate] = read_plain(candidate, MAX_BYTES).decode("utf-8", "replace")
+                        files[candidate] = read_plain(candidate, MAX_BYTES).decode("utf-8", "replace")
                     except (OSError, ValueError):
                         continue
                     waiting.append(candidate)
                     break
-    return found
+    return files
 
 
 def _key(request: Request, files: Mapping[str, str], nvcc: Nvcc | None) -> str:

@@ -311,8 +311,8 @@ namespace placeholders {}
 def host_algorithms(text: str) -> dict[str, str]:
     """Hardly anything, for the headers of Thrust that a text includes, which NVRTC takes none of, and for those of CUB that launch kernels:
     the calls were in code for the host. The states of tiles, which device code may use, come with CUB's scan."""
-    found = re.findall(r"^[ \t]*#[ \t]*include[ \t]*[<\"]((?:thrust|cub/device)/[\w./]+)[>\"]", text, re.MULTILINE)
-    texts = {name: "#pragma once\n" + (_THRUST_ITSELF if name.startswith("thrust/") else "") for name in found}
+    includes = re.findall(r"^[ \t]*#[ \t]*include[ \t]*[<\"]((?:thrust|cub/device)/[\w./]+)[>\"]", text, re.MULTILINE)
+    texts = {name: "#pragma once\n" + (_THRUST_ITSELF if name.startswith("thrust/") else "") for name in includes}
     if "cub/device/device_scan.cuh" in texts and "cub::" in text:
         texts["cub/device/device_scan.cuh"] += "#include <cub/agent/single_pass_scan_operators.cuh>\n"
     return texts

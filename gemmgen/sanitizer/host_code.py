@@ -114,12 +114,12 @@ def _members_of(known: Sequence[str], type_name: str) -> list[str] | None:
         if stem.encode() not in source:
             continue
         for root in _trees(source):
-            if (found := _definition(root, stem)) is not None:
-                bases = [base for child in found.children if child.type == "base_class_clause" for base in child.named_children]
+            if (definition := _definition(root, stem)) is not None:
+                bases = [base for child in definition.children if child.type == "base_class_clause" for base in child.named_children]
                 names: list[str] = []
                 for base in bases:
                     names += (_members_of(known, _text(base)) or []) if base.type != "access_specifier" else []
-                return names + _data_members(found)
+                return names + _data_members(definition)
     return None
 
 
@@ -133,9 +133,9 @@ def _namespaces_of(texts: Sequence[str], type_name: str) -> str | None:
     stem = re.sub(r"<.*", "", type_name, flags=re.DOTALL).split("::")[-1].strip()
     for text in texts:
         for root in _trees(text.encode(errors="replace")):
-            if (found := _definition(root, stem)) is not None:
+            if (definition := _definition(root, stem)) is not None:
                 scopes: list[str] = []
-                above = found.parent
+                above = definition.parent
                 while above is not None:
                     if above.type == "namespace_definition" or above.type in _CLASSES:
                         name = above.child_by_field_name("name")
@@ -179,7 +179,7 @@ def _data_members(definition: Node) -> list[str]:
             names += _data_members(anonymous)
         for declarator in declarators:
             if not _declares_function(declarator):
-                names += [found] if (found := _declared_name(declarator)) else []
+                names += [name] if (name := _declared_name(declarator)) else []
     return names
 
 
@@ -267,7 +267,7 @@ def _members(item: Node) -> list[Node]:
     body = inner.child_by_field_name("body") if inner.type in _CLASSES else None
     if body is None:
         return []
-    found: list[Node] = []
+    members: list[Node] = []
     waiting = list(body.named_children)
     while waiting:
         member = waiting.pop(0)
@@ -277,8 +277,8 @@ def _members(item: Node) -> list[Node]:
         if declared.type in ("function_definition", "friend_declaration") or any(
             _declares_function(child) for child in declared.children_by_field_name("declarator")
         ):
-            found.append(member)
-    return found
+            members.append(member)
+    return members
 
 
 def _unwrapped(item: Node) -> Node:
@@ -369,7 +369,7 @@ def _blanked(source: bytes, parts: Iterable[tuple[int, int]]) -> str:
 
 def lines_by_file(log: str) -> Mapping[str, set[int]]:
     """Lines with errors by file, from a compiler's log."""
-    found: dict[str, set[int]] = {}
+    lines: dict[str, set[int]] = {}
     for file, line in re.findall(r"^(.*)\((\d+)\): (?:catastrophic )?error", log, re.MULTILINE):
-        found.setdefault(file, set()).add(int(line))
-    return found
+        lines.setdefault(file, set()).add(int(line))
+    return lines

@@ -80,26 +80,26 @@ def _with_arrays(value: Any, given: dict[str, KernelArgument]) -> Any:
 def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tuple[list[Launch], dict[str, KernelArgument]]:
     """The launches of a file, and all their arguments by name. Raises ``UnusableInput``."""
     for launch in spec.launches:
-        found = find_entry(code, launch.entry or entry)
-        check_count(found.name, found.parameters, found.parameter_names, len(launch.args))
+        kernel = find_entry(code, launch.entry or entry)
+        check_count(kernel.name, kernel.parameters, kernel.parameter_names, len(launch.args))
     arrays = within_memory(parse_argument(text, index) for index, text in enumerate(spec.arrays.values()))
     given = dict(zip(spec.arrays, arrays, strict=True))
     if spec.launches[0].early:
         raise UnusableInput("launches.0.early: there is no launch in front of it")
     launches = []
     for number, launch in enumerate(spec.launches):
-        found = find_entry(code, launch.entry or entry)
+        kernel = find_entry(code, launch.entry or entry)
         names = []
         for index, value in enumerate(launch.args):
             if isinstance(value, str) and value in given:
                 names.append(value)
                 continue
-            c_type = found.parameter_types[index] if index < len(found.parameter_types) else ""
-            name = f"launches[{number}].{found.parameter_names[index] if index < len(found.parameter_names) else index}"
+            c_type = kernel.parameter_types[index] if index < len(kernel.parameter_types) else ""
+            name = f"launches[{number}].{kernel.parameter_names[index] if index < len(kernel.parameter_names) else index}"
             given[name] = argument_of(_with_arrays(value, given), index, c_type, partial(find_layout, code, c_type))
             if given[name].array_bytes:
                 within_memory(given.values())
             names.append(name)
-        check_arguments(found.name, found.parameters, found.parameter_names, [given[name] for name in names])
-        launches.append(Launch(found, launch.grid, launch.block, launch.shared, tuple(names), launch.cluster, launch.early))
+        check_arguments(kernel.name, kernel.parameters, kernel.parameter_names, [given[name] for name in names])
+        launches.append(Launch(kernel, launch.grid, launch.block, launch.shared, tuple(names), launch.cluster, launch.early))
     return launches, given

@@ -198,7 +198,7 @@ def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mappin
             f"the variables of {code.name} take {size / 2**30:.3g} GiB, need at most {MAX_TOTAL_BYTES >> 30} GiB: the emulator keeps "
             "several bytes for each"
         )
-    found = {}
+    variables = {}
     for name, value in given.items():
         matching = [symbol for symbol in there if name in (symbol, demangled(symbol), demangled(symbol).split("::")[-1])]
         if len(matching) != 1:
@@ -213,12 +213,12 @@ def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mappin
         content = np.frombuffer(filling.tobytes(), np.uint8)
         whole = np.frombuffer(initial_bytes(program, variable), np.uint8).copy()
         whole[: content.size] = content
-        found[matching[0]] = whole
+        variables[matching[0]] = whole
     if len(launches) > 1:
         for symbol, variable in there.items():
-            if variable.space == "global" and symbol not in found:
-                found[symbol] = np.frombuffer(initial_bytes(program, variable), np.uint8).copy()
-    return found
+            if variable.space == "global" and symbol not in variables:
+                variables[symbol] = np.frombuffer(initial_bytes(program, variable), np.uint8).copy()
+    return variables
 
 
 def difference(first: Run, other: Run, schedule: str) -> str:

@@ -54,7 +54,7 @@ class KernelCode:
         if file == self.name:
             return self.source
         if file.startswith("<"):
-            file = next((str(found) for folder in header_folders() if (found := Path(folder) / file[1:-1]).is_file()), file)
+            file = next((str(path) for folder in header_folders() if (path := Path(folder) / file[1:-1]).is_file()), file)
         try:
             return read_plain(file, MAX_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
@@ -112,14 +112,14 @@ _MAX_PIECES = 100
 
 def _kernel_templates(source: str) -> list[str]:
     """Names of the templates of kernels in a source."""
-    found = []
+    templates = []
     for statement in re.split(r"[;{}]", without_comments(source)):
         head, marked, tail = statement[: 2 * _MAX_PIECE_LENGTH].partition("__global__")
         if marked and re.search(r"\btemplate\s{0,9}<", head):
             tail = re.sub(r"__launch_bounds__\s{0,9}\([^)]*\)", "", tail[:_MAX_PIECE_LENGTH])
             if name := re.search(r"\b(\w+)\s{0,9}\(", tail):
-                found.append(name[1])
-    return found
+                templates.append(name[1])
+    return templates
 
 
 def find_entry(code: KernelCode, name: str | None) -> Entry:
@@ -163,16 +163,16 @@ def _matching(name: str, code: KernelCode, names: dict[str, str], there: str) ->
         if expression == name and symbol in names:
             return symbol
     spelled = "".join(name.split())
-    found = [s for s in names if spelled in ("".join(names[s].split()), "".join(demangled(s).split()), plain_name(s))]
-    found = found or [s for s in names if "".join(names[s].split()).split("::")[-1] == spelled]
-    if len(found) > 1:
-        listed = "\n".join(f"  {symbol} ({names[symbol]})" for symbol in found)
-        raise UnusableInput(f"--entry {name}: {len(found)} kernels of {code.name} have this name:\n{listed}")
-    if not found:
+    matches = [s for s in names if spelled in ("".join(names[s].split()), "".join(demangled(s).split()), plain_name(s))]
+    matches = matches or [s for s in names if "".join(names[s].split()).split("::")[-1] == spelled]
+    if len(matches) > 1:
+        listed = "\n".join(f"  {symbol} ({names[symbol]})" for symbol in matches)
+        raise UnusableInput(f"--entry {name}: {len(matches)} kernels of {code.name} have this name:\n{listed}")
+    if not matches:
         close = get_close_matches(name, [*names, *names.values()], n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise UnusableInput(f"--entry {name}: {code.name} has no such kernel; {hint}it has:\n{there}")
-    return found[0]
+    return matches[0]
 
 
 def _declared_parameters(source: str, function: str, instance: str = "") -> list[tuple[str, str]]:
@@ -206,7 +206,7 @@ def _template_values(head: str, instance: str) -> dict[str, str]:
     if declared is None or given is None:
         return {}
     parameters = [re.search(r"(\w+)\s*(?:=.*)?$", piece.strip()) for piece in declared[1].split(",")]
-    return {found[1]: value.strip() for found, value in zip(parameters, given[1].split(","), strict=False) if found is not None}
+    return {match[1]: value.strip() for match, value in zip(parameters, given[1].split(","), strict=False) if match is not None}
 
 
 def _with_values(text: str, values: dict[str, str]) -> str:

@@ -52,13 +52,13 @@ class _Reader:
         """A list of numbers, innermost first; as many as there are axes."""
         if word not in self.given:
             return default
-        found = _numbers(self.given[word])
+        given_numbers = _numbers(self.given[word])
         wanted = self.rank if axes is None else axes
-        if found is None:
+        if given_numbers is None:
             raise self.fail(f"{word} {self.given[word]!r}: expected numbers such as {'x'.join(['64'] * max(wanted, 1))}")
-        if len(found) != wanted:
-            raise self.fail(f"{word} has {len(found)} numbers; the array has {self.rank} axes, which makes {wanted}")
-        return tuple(reversed(found))
+        if len(given_numbers) != wanted:
+            raise self.fail(f"{word} has {len(given_numbers)} numbers; the array has {self.rank} axes, which makes {wanted}")
+        return tuple(reversed(given_numbers))
 
     def number(self, word: str) -> int:
         """One number that has to be there."""

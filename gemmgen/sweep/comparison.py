@@ -28,8 +28,8 @@ class Pair:
 
     def values(self, metric: str) -> tuple[float, float] | None:
         """The metric in both; None if one of them lacks it, or is not correct."""
-        found = [one.metrics.get(metric, math.nan) for one in (self.before, self.after) if one.status is Status.CORRECT]
-        return (found[0], found[1]) if len(found) == 2 and all(math.isfinite(value) and value > 0 for value in found) else None
+        metrics = [one.metrics.get(metric, math.nan) for one in (self.before, self.after) if one.status is Status.CORRECT]
+        return (metrics[0], metrics[1]) if len(metrics) == 2 and all(math.isfinite(value) and value > 0 for value in metrics) else None
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Comparison:
     @cached_property
     def measured(self) -> tuple[tuple[Pair, float], ...]:
         """The pairs that have the metric, and how many times smaller it is after; most improved first."""
-        found = [(pair, values[0] / values[1]) for pair in self.pairs if (values := pair.values(self.metric))]
-        return tuple(sorted(found, key=lambda item: (-item[1], item[0].after.digest)))
+        ratios = [(pair, values[0] / values[1]) for pair in self.pairs if (values := pair.values(self.metric))]
+        return tuple(sorted(ratios, key=lambda item: (-item[1], item[0].after.digest)))
 
     @cached_property
     def mean(self) -> float | None:
@@ -62,8 +62,8 @@ class Comparison:
     @cached_property
     def changed(self) -> tuple[Pair, ...]:
         """The pairs that end in another status; those that are not correct any more first."""
-        found = [pair for pair in self.pairs if pair.before.status is not pair.after.status]
-        return tuple(sorted(found, key=lambda pair: pair.after.status is Status.CORRECT))
+        pairs = [pair for pair in self.pairs if pair.before.status is not pair.after.status]
+        return tuple(sorted(pairs, key=lambda pair: pair.after.status is Status.CORRECT))
 
     def to_json(self) -> dict[str, Any]:
         """The figures, and for each pair that has the metric the values of it."""

@@ -300,13 +300,13 @@ class Engine:
 
     def _known(self, digest: str, point: Point) -> PointResult | None:
         """The stored result of a point, under this sweep's name; None if there is none that holds."""
-        found = self._store.get(digest, point.sweep) or self._store.get(digest) if self._store is not None else None
-        if found is None or (self.settings.retry and found.status in (Status.TIMEOUT, Status.RUNTIME)):
+        stored = self._store.get(digest, point.sweep) or self._store.get(digest) if self._store is not None else None
+        if stored is None or (self.settings.retry and stored.status in (Status.TIMEOUT, Status.RUNTIME)):
             return None
-        if found.status is Status.TIMEOUT and found.metrics.get("limit_seconds", 0.0) < self.settings.limits.of(found.stage):
+        if stored.status is Status.TIMEOUT and stored.metrics.get("limit_seconds", 0.0) < self.settings.limits.of(stored.stage):
             return None
-        own = replace(found, sweep=point.sweep, axes=point.axes)
-        if own != found and self._store is not None:
+        own = replace(stored, sweep=point.sweep, axes=point.axes)
+        if own != stored and self._store is not None:
             self._store.append(own)
         return own
 

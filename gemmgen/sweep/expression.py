@@ -133,11 +133,11 @@ class _Values(Walker):
         known = _members(parent)
         if isinstance(key, str) and key in known:
             try:
-                found = getattr(parent, key)
+                value = getattr(parent, key)
             except (AttributeError, LookupError, AssertionError):  # a property that means nothing for this instance
-                found = callable
-            if not callable(found):
-                return found
+                value = callable
+            if not callable(value):
+                return value
         shown = reprlib.repr(text_of(node, self.expression.text)).strip("'\"")
         there_are = f"; there are {', '.join(known)}" if known else ""
         raise UnknownName(f"{self.expression.name}: {reprlib.repr(self.expression.text)}: there is no {shown}{there_are}")

@@ -177,11 +177,11 @@ class _Search:
             ran: list[PointResult] = []
             ended = False
             for problem in range(len(self.space.problems)):
-                found = self.known.get((choice, problem))
-                if found is None:
+                known_result = self.known.get((choice, problem))
+                if known_result is None:
                     break
-                ran.append(found)
-                ended = self._ends(problem, found)
+                ran.append(known_result)
+                ended = self._ends(problem, known_result)
                 if ended:
                     break
             if ended:

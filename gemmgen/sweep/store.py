@@ -238,11 +238,11 @@ class ResultStore:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES)
         connection.execute("PRAGMA trusted_schema = OFF")
         program = "type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'"
-        found = connection.execute(f"SELECT type, name FROM sqlite_master WHERE {program} LIMIT 1").fetchone()
-        if found is not None:
+        other = connection.execute(f"SELECT type, name FROM sqlite_master WHERE {program} LIMIT 1").fetchone()
+        if other is not None:
             connection.close()
             raise SweepError(
-                f"{self.path}: holds the {found[0]} {found[1]!r}, which gemmgen does not make; name a results file of gemmgen's"
+                f"{self.path}: holds the {other[0]} {other[1]!r}, which gemmgen does not make; name a results file of gemmgen's"
             )
 
     @contextmanager

@@ -90,7 +90,7 @@ def _descendants(process: int) -> list[int]:
             with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{entry}/stat", "rb") as file:
                 # proc(5): the name, in parentheses, may hold anything; the parent is the second field after it.
                 children.setdefault(int(file.read().rpartition(b")")[2].split()[1]), []).append(int(entry))
-    found = [process]
-    for parent in found:
-        found += children.get(parent, [])
-    return found[1:]
+    processes = [process]
+    for parent in processes:
+        processes += children.get(parent, [])
+    return processes[1:]

@@ -43,17 +43,17 @@ def command(pattern: str, width: str, store: bool, row: int | None, output: Path
     """
     from gemmgen.present.access_pattern import examine, picture_of
 
-    found = examine(pattern, int(width), store=store, row=row)
+    pattern_cost = examine(pattern, int(width), store=store, row=row)
     if output is not None:
         from gemmgen.cli.pictures import write_picture
         from gemmgen.present.drawing import draw
 
-        changed = write_picture(output, draw(pattern, [picture_of(found)]))
+        changed = write_picture(output, draw(pattern, [picture_of(pattern_cost)]))
         tell_written(output, changed, err=as_json)
     if as_json:
-        print_json(_to_json(found))
+        print_json(_to_json(pattern_cost))
         return
-    _print(found)
+    _print(pattern_cost)
 
 
 def _print(found: Pattern) -> None:

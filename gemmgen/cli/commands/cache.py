@@ -22,13 +22,13 @@ def info(as_json: bool) -> None:
     """Show the cache's location and contents."""
     from gemmgen.core.cache import Cache
 
-    found = Cache().info()
+    usage = Cache().info()
     if as_json:
-        print_json({**asdict(found), "directory": str(found.directory)})
+        print_json({**asdict(usage), "directory": str(usage.directory)})
         return
-    entries = f"{found.entries} {'entry' if found.entries == 1 else 'entries'}"
-    click.echo(f"{found.directory}: {entries}, {found.size_bytes / 2**20:.1f} of {found.limit_bytes / 2**20:.0f} MiB")
-    if not found.writable:
+    entries = f"{usage.entries} {'entry' if usage.entries == 1 else 'entries'}"
+    click.echo(f"{usage.directory}: {entries}, {usage.size_bytes / 2**20:.1f} of {usage.limit_bytes / 2**20:.0f} MiB")
+    if not usage.writable:
         click.echo("it cannot be written, or not by you alone, so kernels are compiled anew each time")
 
 

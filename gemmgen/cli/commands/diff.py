@@ -146,16 +146,16 @@ def command(
         )
         analyses = on_one_case((one[1], one[2]), (other[1], other[2]))
         sides = [_spec_side(side[0], analysis) for side, analysis in zip((one, other), analyses, strict=True)]
-    found = compare(sides[0], sides[1], device.name)
+    comparison = compare(sides[0], sides[1], device.name)
     if output is not None:
         from gemmgen.present.web.diff import diff_page
 
-        changed_file = write_output(output, diff_page(found, device))
+        changed_file = write_output(output, diff_page(comparison, device))
         tell_written(output, changed_file, err=as_json)
     if as_json:
-        print_json(found.to_json())
+        print_json(comparison.to_json())
     elif output is None:
-        _print(found, source)
+        _print(comparison, source)
 
 
 def _analysed(

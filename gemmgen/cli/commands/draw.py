@@ -140,8 +140,8 @@ def _of_machine_code(plan: Any, names: Sequence[str]) -> list[Picture]:
     if not isinstance(plan, KernelPlan):
         raise click.UsageError(f"--picture {REGISTERS if REGISTERS in names else CODE} shows kernels of GPUs")
     (binary,) = compile_plans([plan])
-    found: list[Picture] = [register_picture(binary, plan.architecture)] if REGISTERS in names else []
-    return [*found, loop_picture(binary)] if CODE in names else found
+    pictures: list[Picture] = [register_picture(binary, plan.architecture)] if REGISTERS in names else []
+    return [*pictures, loop_picture(binary)] if CODE in names else pictures
 
 
 def choose(pictures: Sequence[Picture], names: Sequence[str], access: str | None, label: str) -> list[Picture]:

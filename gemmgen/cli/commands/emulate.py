@@ -322,7 +322,7 @@ def command(
     if not run.failed:
         from gemmgen.sanitizer.expectations import compare
 
-        findings[:0] = [found for name, value in wanted if (found := compare(name, arrays, names, value, rtol, atol)) is not None]
+        findings[:0] = [difference for name, value in wanted if (difference := compare(name, arrays, names, value, rtol, atol)) is not None]
     for name, path in files:
         _save(arrays[name], path)
     answer = None

@@ -136,10 +136,10 @@ def _launch_section(plan: KernelPlan, problem: dict[str, int], device: Device) -
 
 def _proof_sections(plan: KernelPlan) -> list[Section]:
     """The properties that are proved of this kernel; none for a kernel without proofs."""
-    found = certified_proof(plan)
-    if found is None:
+    proof = certified_proof(plan)
+    if proof is None:
         return []
-    return [Section("Proved for all sizes that the launch accepts", (("proved", ", ".join(found["proved"])), ("date", found["date"])))]
+    return [Section("Proved for all sizes that the launch accepts", (("proved", ", ".join(proof["proved"])), ("date", proof["date"])))]
 
 
 def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device, notes: Sequence[tuple[str, str]]) -> Section:

@@ -303,8 +303,8 @@ def _bundle(item: PlannedSpec, targets: Sequence[Architecture], line_info: bool)
     if not line_info:
         smaller = compile_plans(plans, line_info=False)
         binaries = [small if same_machine_code(small, large) else large for small, large in zip(smaller, binaries, strict=True)]
-    found = standing(plans[0], [binary.architecture for binary in binaries], binaries[0].nvrtc_version)
-    return bundle(plans[0], binaries, str(found))
+    evidence = standing(plans[0], [binary.architecture for binary in binaries], binaries[0].nvrtc_version)
+    return bundle(plans[0], binaries, str(evidence))
 
 
 def _targets(item: PlannedSpec, kind: str, architectures: Sequence[str]) -> list[Architecture]:

@@ -140,16 +140,16 @@ def check_command(
 
     from gemmgen.library.checking import check
 
-    found, listing = _find(folder), _listing(list_file)
+    library, listing = _find(folder), _listing(list_file)
     with _progress() as progress:
         report = check(
-            listing, found, sample=None if everything else sample, allow_uncompiled=allow_uncompiled, jobs=jobs, progress=progress
+            listing, library, sample=None if everything else sample, allow_uncompiled=allow_uncompiled, jobs=jobs, progress=progress
         )
-    names = [*found.own_files(), *(problem.file for problem in report.problems)]
+    names = [*library.own_files(), *(problem.file for problem in report.problems)]
     why = {problem.file: problem for problem in reversed(report.problems)}
     reports.write(
         [
-            Check("library", name, str(found.path / name), why[name].why if name in why else "", why[name].state if name in why else "")
+            Check("library", name, str(library.path / name), why[name].why if name in why else "", why[name].state if name in why else "")
             for name in sorted(dict.fromkeys(names))
         ]
     )
@@ -163,7 +163,7 @@ def check_command(
         for note in report.notes:
             click.echo(printable(f"Note: {note}"), err=True)
         again = f"{report.compiled} compiled again, {report.verified} verified again"
-        compared = f"{counted(report.files, 'file')} of {counted(len(listing.instances), 'instance')} in {found.path} compared"
+        compared = f"{counted(report.files, 'file')} of {counted(len(listing.instances), 'instance')} in {library.path} compared"
         click.echo(printable(f"{compared}, {again}"), err=True)
     if not report.passed:
         where = (f" --output {folder}" if folder is not None else "") + (f" --list {list_file}" if list_file is not None else "")
@@ -182,8 +182,8 @@ def list_command(folder: Path | None, kind: str | None, as_json: bool) -> None:
     from gemmgen.cli.library_output import print_list
     from gemmgen.kernels.manifest import read_manifest
 
-    found = _find(folder)
-    manifest = read_manifest(found.path)
+    library = _find(folder)
+    manifest = read_manifest(library.path)
     kinds = sorted({entry["kind"] for entry in manifest["instances"]})
     if kind is not None and kind not in kinds:
         raise click.UsageError(f"--kind {kind!r}: the library has {', '.join(kinds) or 'no instances'}")
@@ -191,7 +191,7 @@ def list_command(folder: Path | None, kind: str | None, as_json: bool) -> None:
     if as_json:
         print_json(entries)
     else:
-        print_list(entries, found)
+        print_list(entries, library)
 
 
 @command.command("show")
@@ -206,15 +206,15 @@ def show_command(name: str, architecture: str | None, folder: Path | None, as_js
     from gemmgen.kernels.manifest import read_manifest
     from gemmgen.library.folder import choose
 
-    found = _find(folder)
-    entries = {entry["name"]: entry for entry in read_manifest(found.path)["instances"]}
+    library = _find(folder)
+    entries = {entry["name"]: entry for entry in read_manifest(library.path)["instances"]}
     (chosen,) = choose([name], ((key, entry["spec_name"]) for key, entry in entries.items()))
     names = entries[chosen]["architectures"]
     if architecture is not None and architecture not in names:
         raise click.UsageError(f"--arch {architecture!r}: {chosen} has certificates for {', '.join(names)}")
-    known = found.certificates(entries[chosen])
+    known = library.certificates(entries[chosen])
     if len(known) < len(names):
-        file = found.path / entries[chosen]["certificate"]
+        file = library.path / entries[chosen]["certificate"]
         raise GemmgenError(f"{file} is missing or damaged; make it anew with: gemmgen library build")
     certificates = [certificate for name, certificate in known.items() if architecture in (None, name)]
     if as_json:
@@ -317,12 +317,12 @@ def prove_command(
     from gemmgen.library.proving import prove_library
     from gemmgen.library.workers import cpus
 
-    found = _folder(folder) if folder is not None else writable_folder()
+    records = _folder(folder) if folder is not None else writable_folder()
     listing = _listing(list_file)
     only = choose(names, ((instance.name, instance.label) for instance in listing.instances)) if names else None
     with _progress() as progress:
         report = prove_library(
-            listing, found, only=only, seconds=seconds, within=within, again=again, jobs=jobs or cpus(), progress=progress
+            listing, records, only=only, seconds=seconds, within=within, again=again, jobs=jobs or cpus(), progress=progress
         )
     counts = ", ".join(f"{name} {number}" for name, number in report.properties.items()) or "nothing proved"
     click.echo(f"{counted(report.tried, 'instance')} tried in {report.seconds:.0f} s, {report.known} known before; {counts}", err=True)

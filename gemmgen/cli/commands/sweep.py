@@ -270,8 +270,8 @@ class Run:
             engine.evaluate(selection)
 
         def conclude() -> None:
-            found = ranked(search_space(self.space), engine.results.values(), self.wanted.objectives)
-            write_winner(self.wanted, found, self.space, self.backend)
+            ranking = ranked(search_space(self.space), engine.results.values(), self.wanted.objectives)
+            write_winner(self.wanted, ranking, self.space, self.backend)
 
         self._finish(engine, live, selection.left_out, conclude if self.wanted.winner else None)
 
@@ -289,11 +289,11 @@ class Run:
             Progress(space.file.name, wanted.trials * len(space.sizes)) as progress,
             Engine(self.settings, store, _listeners(progress, live), self.cluster) as engine,
         ):
-            found = run_search(wanted, space, self.settings, engine, store, self.cluster)
+            outcome = run_search(wanted, space, self.settings, engine, store, self.cluster)
         if not self.as_json:
-            click.echo("\n".join(describe_search(wanted, found)) + "\n")
-        conclude = (lambda: write_winner(wanted, found, space, self.backend)) if wanted.winner else None
-        self._finish(engine, live, conclude=conclude, search=search_json(wanted, found))
+            click.echo("\n".join(describe_search(wanted, outcome)) + "\n")
+        conclude = (lambda: write_winner(wanted, outcome, space, self.backend)) if wanted.winner else None
+        self._finish(engine, live, conclude=conclude, search=search_json(wanted, outcome))
 
     def _finish(
         self,
@@ -462,8 +462,8 @@ def _show_stored(results_path: str | None, reports: Reports, as_json: bool) -> N
         results = store.all()
     reports.write(results)
     if as_json:
-        found = [result.to_json() for result in results]
-        print_json({"results": found, **reports.compared_json(results)} if reports.before else found)
+        stored = [result.to_json() for result in results]
+        print_json({"results": stored, **reports.compared_json(results)} if reports.before else stored)
         return
     if results:
         print_counts(results)

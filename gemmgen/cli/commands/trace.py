@@ -40,14 +40,14 @@ def command(source: Path, arguments: tuple[str, ...], output: Path | None, kind:
     if source.suffix == ".py":
         from gemmgen.ops.tracing import traced
 
-        found = traced(source, arguments)
+        calls = traced(source, arguments)
     elif arguments:
         raise click.UsageError("a profile takes no arguments; a script, which ends in .py, does")
     else:
-        found = read_profile(source, element)
-    text = problems_text(found)
+        calls = read_profile(source, element)
+    text = problems_text(calls)
     if output is None:
         click.echo(text, nl=False)
     else:
         tell_written(output, write_output(output, text))
-    click.echo(f"{counted_text(len(found), 'problem')} of {counted_text(sum(one.count for one in found), 'call')}", err=True)
+    click.echo(f"{counted_text(len(calls), 'problem')} of {counted_text(sum(one.count for one in calls), 'call')}", err=True)

@@ -150,11 +150,11 @@ def _evaluate(path: Path, kinds: Sequence[str], as_json: bool) -> None:
     from gemmgen.hardware.target import device
 
     table = read_table(path)
-    found = [regret for regret in regrets(table, device(table.device)) if regret.row.kind in kinds]
+    of_kinds = [regret for regret in regrets(table, device(table.device)) if regret.row.kind in kinds]
     if as_json:
-        print_json([_regret_json(regret) for regret in found])
+        print_json([_regret_json(regret) for regret in of_kinds])
     else:
-        _print_regrets(table, found)
+        _print_regrets(table, of_kinds)
 
 
 def _regret_json(regret: Regret) -> dict[str, Any]:

@@ -119,21 +119,21 @@ def command(
     planned = plan_specs(files, overrides, target or backend.architecture)
     cases = _all_cases(planned, problems)
     binaries = compile_plans([item.plan for item in planned])
-    found = {}
+    by_label = {}
     with progress_bar() as progress:
         task = progress.add_task("verifying", total=sum(map(len, cases)) + sum(len(further_cases(item.plan)) for item in planned))
         for item, binary, own_cases in zip(planned, binaries, cases, strict=True):
             label = item.file.label
             progress.update(task, description=label)
             emulation.show = partial(_describe, progress, task, label)
-            found[item.file.label] = verify_binary(
+            by_label[item.file.label] = verify_binary(
                 item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters, further=True
             )
             if field:
                 from gemmgen.verification.field import verify_field
 
                 over_field[item.file.label] = verify_field(item.plan)
-    _report(context, files, found, over_field, reports, as_json)
+    _report(context, files, by_label, over_field, reports, as_json)
 
 
 def _describe(progress: Progress, task: TaskID, label: str, text: str) -> None:
@@ -148,7 +148,7 @@ def _all_cases(planned: Sequence[PlannedSpec], sizes: Sequence[tuple[int, ...]])
     from gemmgen.verification.baked_cases import cases_of
     from gemmgen.verification.case_arrays import require_memory
 
-    errors, found = [], []
+    errors, all_cases = [], []
     for item in planned:
         try:
             cases = cases_of(item.plan)
@@ -157,12 +157,12 @@ def _all_cases(planned: Sequence[PlannedSpec], sizes: Sequence[tuple[int, ...]])
                 raise PlanError(f"{item.plan.name} cannot be verified:", [Reason("no_case", "", "none", need)])
             cases += [case for size in sizes for case in _sized(item, size, cases)]
             require_memory(item.plan, cases)
-            found.append(cases)
+            all_cases.append(cases)
         except (PlanError, LaunchError) as error:
             errors.append(f"{item.file.label}: {error}")
     if errors:
         raise SpecError("\n".join(errors))
-    return found
+    return all_cases
 
 
 def _sized(item: PlannedSpec, sizes: tuple[int, ...], others: Sequence[Case]) -> list[Case]:
@@ -197,18 +197,25 @@ def _report(
             for result in report.results
         ]
         + [
-            Check(label, "over a finite field", paths[label], found.reason if found.outcome == "wrong" else "", "field", found.seconds)
-            for label, found in over_field.items()
+            Check(
+                label,
+                "over a finite field",
+                paths[label],
+                of_field.reason if of_field.outcome == "wrong" else "",
+                "field",
+                of_field.seconds,
+            )
+            for label, of_field in over_field.items()
         ]
     )
     if as_json:
-        fields = {label: {"field": found.to_json()} for label, found in over_field.items()}
+        fields = {label: {"field": of_field.to_json()} for label, of_field in over_field.items()}
         print_json([{"spec": label, **report.to_json(), **fields.get(label, {})} for label, report in reports.items()])
     else:
         _print_reports(reports)
-        for label, found in over_field.items():
-            click.echo(printable(f"field: {label}: {found.text}"))
-    if not all(report.passed for report in reports.values()) or any(found.outcome == "wrong" for found in over_field.values()):
+        for label, of_field in over_field.items():
+            click.echo(printable(f"field: {label}: {of_field.text}"))
+    if not all(report.passed for report in reports.values()) or any(of_field.outcome == "wrong" for of_field in over_field.values()):
         context.exit(exit_codes.FAILED)
 
 

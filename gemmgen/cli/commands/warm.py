@@ -35,14 +35,14 @@ def command(problems: Sequence[str], file: Path | None, device_name: str | None,
         raise click.UsageError("expected problems, or --problems with a file of them: gemmgen warm gemm:512,512,512,nt")
     with progress_bar() as progress:
         task = progress.add_task("compiling", total=len(listed))
-        found = warm(listed, device=device_name, progress=lambda one: progress.advance(task))
-    lost = {one.name for one in found if not one.kept}
+        warmed = warm(listed, device=device_name, progress=lambda one: progress.advance(task))
+    lost = {one.name for one in warmed if not one.kept}
     if as_json:
-        print_json([asdict(one) for one in found])
+        print_json([asdict(one) for one in warmed])
     else:
-        rows = [[one.problem, one.spec, one.name, duration(one.seconds)] for one in found]
+        rows = [[one.problem, one.spec, one.name, duration(one.seconds)] for one in warmed]
         print_table([Column("problem"), Column("from", folds=True), Column("instance", folds=True), Column("compiled in", "right")], rows)
-        click.echo(f"\n{counted(len({one.name for one in found} - lost), 'kernel')} ready.")
+        click.echo(f"\n{counted(len({one.name for one in warmed} - lost), 'kernel')} ready.")
     if lost:
         need = "need a directory that this user can write, which GEMMGEN_CACHE_DIR may name"
         raise EnvironmentMissing(f"{counted(len(lost), 'kernel')} not kept: the compile cache {default_directory()} is not used; {need}")

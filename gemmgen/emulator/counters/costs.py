@@ -134,12 +134,12 @@ def _turns(sources: np.ndarray, destinations: np.ndarray, degrees: np.ndarray, w
     where both sides are random it is 10 to 15% low on average, at most 31%.
     """
     of_source = _degrees(sources, words_per_lane)
-    found: np.ndarray = np.maximum(of_source, degrees)
+    degrees_of_all: np.ndarray = np.maximum(of_source, degrees)
     for warp, group in np.argwhere((of_source > 1) & (degrees > 1)):
         lanes = slice(group * (WARP // words_per_lane), (group + 1) * (WARP // words_per_lane))
         pairs = zip(sources[warp, lanes].tolist(), destinations[warp, lanes].tolist(), strict=True)
-        found[warp, group] = _turns_of_group([pair for pair in pairs if pair[1] >= 0], (1 << words_per_lane) - 1)
-    turns: np.ndarray = found.sum(axis=1)
+        degrees_of_all[warp, group] = _turns_of_group([pair for pair in pairs if pair[1] >= 0], (1 << words_per_lane) - 1)
+    turns: np.ndarray = degrees_of_all.sum(axis=1)
     return turns
 
 
@@ -170,11 +170,11 @@ def _arrivals(sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:
     of 32 bytes are moved and sectors keep their parity, or all change it; single halves come apart, those that stay in their half and
     those that change it. A sector that is wanted twice comes twice. This gives every measured pattern in which one side is regular.
     """
-    found = np.zeros(len(sources), np.int64)
+    arrivals = np.zeros(len(sources), np.int64)
     for warp, (of, to) in enumerate(zip(sources.tolist(), destinations.tolist(), strict=True)):
         for first in range(0, WARP, _TOGETHER):
-            found[warp] += _arrivals_of_group(of[first : first + _TOGETHER], to[first : first + _TOGETHER])
-    return found
+            arrivals[warp] += _arrivals_of_group(of[first : first + _TOGETHER], to[first : first + _TOGETHER])
+    return arrivals
 
 
 def _arrivals_of_group(sources: list[int], destinations: list[int]) -> int:

@@ -232,24 +232,24 @@ class CounterObserver(Observer):
         return Counters(sum_tallies(line.tally for line in lines), lines, tuple(sites), self._barriers)
 
     def _sites(self) -> list[SiteCounters]:
-        found = []
+        sites = []
         for site in self._shared.values():
             shared = SharedTraffic(site.requests, site.units, site.conflicts, site.ideal)
-            found.append(_site_counters(site.instruction, Tally(shared_memory={site.kind: shared})))
+            sites.append(_site_counters(site.instruction, Tally(shared_memory={site.kind: shared})))
         for site in self._global.values():
             traffic = GlobalTraffic(site.requests, site.units, site.ideal, site.bytes)
-            found.append(_site_counters(site.instruction, Tally(global_memory={site.kind: traffic})))
+            sites.append(_site_counters(site.instruction, Tally(global_memory={site.kind: traffic})))
         for inst, work in self._products.values():
-            found.append(_site_counters(inst, Tally(tensor={inst.opcode: work})))
-        return found
+            sites.append(_site_counters(inst, Tally(tensor={inst.opcode: work})))
+        return sites
 
     def _instructions_by_line(self) -> dict[tuple[str, int], dict[str, int]]:
-        found: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        by_line: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for tally in self._blocks.values():
             terminator = tally.block.terminator
             for inst in (*tally.block.body, *([terminator] if terminator is not None else [])):
-                found[_place(inst)][instruction_class(inst)] += tally.warps
-        return {place: dict(counts) for place, counts in found.items()}
+                by_line[_place(inst)][instruction_class(inst)] += tally.warps
+        return {place: dict(counts) for place, counts in by_line.items()}
 
 
 def _site(sites: dict[int, _Site], access: Access, name: str | None = None) -> _Site:

@@ -93,8 +93,8 @@ class RegisterPool:
                 self.held[warp] = count
                 self._note(inst, np.array([warp]), count)
                 granted_to[warp] = True
-        found: np.ndarray = granted_to[lanes // WARP]
-        return found
+        granted: np.ndarray = granted_to[lanes // WARP]
+        return granted
 
     def _note(self, inst: Instruction, warps: np.ndarray, count: int) -> None:
         for warp in warps.tolist():

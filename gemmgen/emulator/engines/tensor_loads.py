@@ -76,8 +76,8 @@ class TensorLoads:
 
     def _use(self, inst: Instruction) -> tuple[Instruction, list[int], list[int]] | None:
         reads, writes = accesses_of(inst)
-        found = [[self._position[name] for name in dict.fromkeys(names) if name in self._position] for names in (reads, writes)]
-        return (inst, found[0], found[1]) if found[0] or found[1] else None
+        positions = [[self._position[name] for name in dict.fromkeys(names) if name in self._position] for names in (reads, writes)]
+        return (inst, positions[0], positions[1]) if positions[0] or positions[1] else None
 
     def _check(self, uses: Sequence[tuple[Instruction, list[int], list[int]]], lanes: Lanes) -> None:
         for inst, reads, writes in uses:

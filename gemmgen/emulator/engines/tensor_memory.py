@@ -182,7 +182,7 @@ class TensorMemory:
             self._of_pairs.pop(place, None)
         gone = set(places)
         self._open = {lane: ops for lane, ops in self._open.items() if self._place(lane) not in gone}
-        self._commits = {lane: found for lane, found in self._commits.items() if self._place(lane) not in gone}
+        self._commits = {lane: commit for lane, commit in self._commits.items() if self._place(lane) not in gone}
         self._in_flight = [op for op in self._in_flight if self._place(op.lane) not in gone]
         self._accesses = [access for access in self._accesses if access.cells.place not in gone]
         if self.watch is not None:
@@ -235,12 +235,12 @@ class TensorMemory:
         """Gives columns back."""
         place, first = self._place(int(lanes[0])), address & _COLUMN_MASK
         self._check_count(inst, lanes, columns)
-        found = self._allocations[place].get(first)
-        if found is None or address >> _LANE_SHIFT:
+        allocation = self._allocations[place].get(first)
+        if allocation is None or address >> _LANE_SHIFT:
             freed = "they have been freed already, or were never allocated" if not self._owner[place, first : first + 1].any() else "none"
             self.fail(f"tcgen05.dealloc at tensor memory 0x{address:08x}, where no allocation begins: {freed}", inst, lanes)
-        if found[0] != columns:
-            self.fail(f"tcgen05.dealloc of {columns} columns of an allocation of {found[0]}", inst, lanes, found[1])
+        if allocation[0] != columns:
+            self.fail(f"tcgen05.dealloc of {columns} columns of an allocation of {allocation[0]}", inst, lanes, allocation[1])
         cells = Cells(place, (0, LANES), (first, first + columns))
         self._check_pending(inst, lanes, cells, writes=True, issuer=None)
         if self.watch is not None:

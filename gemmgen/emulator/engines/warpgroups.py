@@ -281,8 +281,8 @@ class Warpgroups:
 
     def gather(self, groups: np.ndarray, addresses: np.ndarray) -> np.ndarray:
         """The chunks at these addresses, one row of them a warpgroup."""
-        found: np.ndarray = self.shared.units[CHUNK_BYTES][self._chunks(groups, addresses)]
-        return found
+        chunks: np.ndarray = self.shared.units[CHUNK_BYTES][self._chunks(groups, addresses)]
+        return chunks
 
     def _perform(self) -> None:
         """Writes the results of all operations that a warp has waited for, in order; and the moves behind them."""

@@ -93,17 +93,19 @@ class Clocks:
         """Forgets clocks that nobody holds, once there are many. To be called only where no number is still to reach its holder."""
         if len(self._clocks) < self._limit:
             return
-        found = {NOTHING}
+        reachable = {NOTHING}
         work = [number for holder in self.holders for number in holder()]
         while work:
             number = work.pop()
-            if number not in found:
-                found.add(number)
+            if number not in reachable:
+                reachable.add(number)
                 work.extend(self._clocks[number].sides)
-        self._clocks = {number: self._clocks[number] for number in sorted(found)}
-        self._joins = {key: joined for key, joined in self._joins.items() if joined in found and key[0] in found and key[1] in found}
-        self._sums = {number: total for number, total in self._sums.items() if number in found}
-        self._limit = max(_MIN_CLOCKS, 2 * len(found))
+        self._clocks = {number: self._clocks[number] for number in sorted(reachable)}
+        self._joins = {
+            key: joined for key, joined in self._joins.items() if joined in reachable and key[0] in reachable and key[1] in reachable
+        }
+        self._sums = {number: total for number, total in self._sums.items() if number in reachable}
+        self._limit = max(_MIN_CLOCKS, 2 * len(reachable))
 
     def _add(self, clock: Clock) -> int:
         number = self._next
@@ -129,13 +131,13 @@ class Clocks:
         return known
 
     def _sum(self, number: int) -> Clock:
-        found: set[int] = set()
+        members: set[int] = set()
         work, blocks, threads = [number], [_NONE], [_NONE]
         while work:
             clock = self._clocks[work.pop()]
             if clock.sides:
-                fresh = [side for side in clock.sides if side not in found]
-                found.update(fresh)
+                fresh = [side for side in clock.sides if side not in members]
+                members.update(fresh)
                 work.extend(fresh)
             else:
                 blocks.append(clock.blocks)

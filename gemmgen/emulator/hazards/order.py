@@ -172,12 +172,12 @@ class Order:
     def release(self, lanes: Lanes) -> int:
         """A clock of the knowledge and accesses of these lanes up to now."""
         stride = self.geometry.stride
-        found = [number for number in np.unique(self.known[lanes]).tolist() if number != NOTHING]
+        numbers = [number for number in np.unique(self.known[lanes]).tolist() if number != NOTHING]
         for block in np.unique(lanes // stride).tolist():
             members = lanes[lanes // stride == block]
             number = int(self.threads[members[0]]) // stride
             if len(members) == self.geometry.threads:
-                found.append(self.clocks.new({number: self.time}, {}))
+                numbers.append(self.clocks.new({number: self.time}, {}))
                 continue
             base = int(self.base[members].max())
             threads = dict.fromkeys(self.threads[members].tolist(), self.time)
@@ -187,9 +187,9 @@ class Order:
                     first = int(self.threads[group * self.group])
                     for other in np.flatnonzero(row > base).tolist():
                         threads.setdefault(first + other, int(row[other]))
-            found.append(self.clocks.new({number: base}, threads))
+            numbers.append(self.clocks.new({number: base}, threads))
         self.time += 1
-        return self.clocks.join_all(found)
+        return self.clocks.join_all(numbers)
 
     def release_fenced(self, lanes: Lanes) -> int:
         """A clock of these lanes up to their last fence of a scope wider than a block, which a relaxed operation publishes."""
@@ -253,13 +253,13 @@ class Order:
     def seen_unfenced(self, lanes: Lanes, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
         """True if a read-modify-write operation has shown to a lane, or to its block before a barrier, that what `threads` did at `times`
         happened, and only the fence behind that operation is missing."""
-        found = np.zeros(len(lanes), np.bool_)
+        seen = np.zeros(len(lanes), np.bool_)
         pending = self.device.tickets[lanes]
         for clock in np.unique(pending).tolist():
             if clock != NOTHING:
                 here = np.flatnonzero(pending == clock)
-                found[here] = self.clocks[clock].covers(threads[here], times[here], self.geometry.stride)
-        return found
+                seen[here] = self.clocks[clock].covers(threads[here], times[here], self.geometry.stride)
+        return seen
 
     # -- barriers ----------------------------------------------------------------------------------------------
 

@@ -55,11 +55,11 @@ def footprints(detector: HazardDetector, source: str | SourceText | None) -> Ite
             continue
         part = slice(base // shadow.granule, -(-(base + size) // shadow.granule))
         foreign = len(EARLIER) if detector.proxies.follows else 0
-        found = {kind: shadow.own_access(kind, part, foreign) for kind in (WRITTEN, STRONG_WRITE, READ, STRONG_READ)}
+        accesses = {kind: shadow.own_access(kind, part, foreign) for kind in (WRITTEN, STRONG_WRITE, READ, STRONG_READ)}
         flags, instructions = [], []
         for kinds in ((WRITTEN, STRONG_WRITE), (READ, STRONG_READ)):
-            flags.append((found[kinds[0]] != 0) | (found[kinds[1]] != 0))
-            one = next((int(packed[packed != 0][0]) for packed in (found[kind] for kind in kinds) if packed.any()), None)
+            flags.append((accesses[kinds[0]] != 0) | (accesses[kinds[1]] != 0))
+            one = next((int(packed[packed != 0][0]) for packed in (accesses[kind] for kind in kinds) if packed.any()), None)
             site = None if one is None else sites[one >> 32]
             instructions.append(None if site is None else site.instruction)
         (written, read), (writer, reader) = flags, instructions

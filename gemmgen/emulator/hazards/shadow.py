@@ -201,8 +201,8 @@ class AccessSet:
 
     def accesses_to(self, granule: int) -> np.ndarray:
         """All accesses to one granule (packed)."""
-        found: np.ndarray = np.concatenate([packed for _, packed in self._entries(np.array([granule]))])
-        here: np.ndarray = found[found != 0]
+        accesses: np.ndarray = np.concatenate([packed for _, packed in self._entries(np.array([granule]))])
+        here: np.ndarray = accesses[accesses != 0]
         return here
 
 
@@ -351,12 +351,12 @@ class Shadow:
     def _tell_lost(self, site: Site, lanes: Lanes | None, per: int, granules: np.ndarray, packed: np.ndarray) -> None:
         """Reports lanes of one instruction that wrote granules that others of them wrote too."""
         assert self._writers is not None
-        found = self._writers[granules]
-        lost = np.flatnonzero(found != packed)
+        writers = self._writers[granules]
+        lost = np.flatnonzero(writers != packed)
         if len(lost):
             who = (np.arange(len(granules) // per) if lanes is None else lanes).repeat(per)
-            same = self._alike(site, who, granules, lost, np.flatnonzero(found == packed))
-            self._tell(site, who[lost], granules[lost], found[lost], same)
+            same = self._alike(site, who, granules, lost, np.flatnonzero(writers == packed))
+            self._tell(site, who[lost], granules[lost], writers[lost], same)
 
     def _piece(self, site: Site, lanes: Lanes | None, index: np.ndarray, per: int, only_ask: bool) -> None:
         view = self._views[per]
@@ -402,10 +402,10 @@ class Shadow:
     def own_access(self, kind: int, part: slice, foreign: int) -> np.ndarray:
         """An access of a kind to each granule of a part (packed; 0: none), but for those of the first `foreign` streams."""
         if kind == WRITTEN:
-            found = np.zeros(part.stop - part.start, np.int64) if self._writers is None else self._writers[part].copy()
-            stream = (found & 0xFFFFFFFF) - self.order.first_stream
-            found[((self.state[part] & WRITTEN) == 0) | ((stream >= 0) & (stream < foreign))] = 0
-            return found
+            writers = np.zeros(part.stop - part.start, np.int64) if self._writers is None else self._writers[part].copy()
+            stream = (writers & 0xFFFFFFFF) - self.order.first_stream
+            writers[((self.state[part] & WRITTEN) == 0) | ((stream >= 0) & (stream < foreign))] = 0
+            return writers
         first: np.ndarray = np.where(self.state[part] & kind, self._set(kind).first[part], 0)
         return first
 

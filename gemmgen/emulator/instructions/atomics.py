@@ -114,9 +114,9 @@ def in_turns(memory: np.ndarray, index: np.ndarray, update: Update, values: tupl
     for begin, end in pairwise(bounds):
         who = order[by_turn[begin:end]]
         where = index[who]
-        found = memory[where]
-        old[who] = found
-        memory[where] = update(found, *[value[who] for value in values])
+        before = memory[where]
+        old[who] = before
+        memory[where] = update(before, *[value[who] for value in values])
     return old
 
 

@@ -127,11 +127,11 @@ Option = frozenset[str]
 @cache
 def _groups(line: str) -> tuple[tuple[Option, ...], ...]:
     """Alternatives of each place of a line; the empty one stands for an optional word."""
-    found = []
+    groups = []
     for word in line.split():
         options = tuple(frozenset(each.split("+")) for each in word.strip("[]").split("|"))
-        found.append((*options, frozenset()) if word.startswith("[") else options)
-    return tuple(found)
+        groups.append((*options, frozenset()) if word.startswith("[") else options)
+    return tuple(groups)
 
 
 def _rests(groups: tuple[tuple[Option, ...], ...], words: Option) -> Iterator[Option]:

@@ -57,8 +57,8 @@ class _Multiply:
     def _sources(self, registers: tuple[Operand, ...], elements: int) -> list[Source]:
         if len(registers) * WARP != elements:
             raise UnknownInstruction("the number of registers does not fit the shape", instruction=self.inst)
-        found = (self.binder.source(self.inst, register, "f64") for register in registers)
-        return [source if isinstance(source, np.ndarray) else np.full(self.binder.geometry.lanes, source) for source in found]
+        sources = (self.binder.source(self.inst, register, "f64") for register in registers)
+        return [source if isinstance(source, np.ndarray) else np.full(self.binder.geometry.lanes, source) for source in sources]
 
     def _tiles(self, registers: list[Source], lanes: Lanes | None) -> np.ndarray:
         """Registers as [register, warps, quad, lane of the quad]."""

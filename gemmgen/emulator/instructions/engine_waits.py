@@ -34,10 +34,10 @@ def parking(inst: Instruction, binder: Binder, block: int) -> Park:
             asking = asking[~state.timed_out[asking]]
         if not len(asking):
             return lanes
-        found = ready(asking)
-        if found.all():
+        finished = ready(asking)
+        if finished.all():
             return lanes
-        waiting = asking[~found]
+        waiting = asking[~finished]
         state.park(waiting, block)
         return np.setdiff1d(who, waiting, assume_unique=True)
 

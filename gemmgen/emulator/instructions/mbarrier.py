@@ -57,11 +57,11 @@ def _barrier_offsets(inst: Instruction, binder: Binder, operand: Operand) -> Off
     stride, shared = binder.geometry.stride, binder.spaces.shared
 
     def local(lanes: Lanes) -> np.ndarray:
-        found = offsets(lanes)
-        foreign = found // shared.stride != lanes // stride
+        addresses = offsets(lanes)
+        foreign = addresses // shared.stride != lanes // stride
         if foreign.any():
             binder.fail(OutOfBounds, f"mbarrier.{inst.modifiers[0]} of a barrier in another block", inst, lanes[foreign])
-        return found
+        return addresses
 
     return local
 
@@ -70,10 +70,10 @@ def by_barrier(barriers: Barriers, inst: Instruction, lanes: Lanes, offsets: np.
     """The barriers that lanes name, each with the positions of its lanes."""
     first = int(offsets[0])
     if (offsets == first).all():
-        found = [(first, np.arange(len(offsets)))]
+        groups = [(first, np.arange(len(offsets)))]
     else:
-        found = [(int(offset), np.flatnonzero(offsets == offset)) for offset in np.unique(offsets)]
-    for offset, positions in found:
+        groups = [(int(offset), np.flatnonzero(offsets == offset)) for offset in np.unique(offsets)]
+    for offset, positions in groups:
         barrier = barriers.at(inst, lanes[positions], offset)
         for observer in barriers.shared.observers:
             observer.barrier_used(inst, barrier, lanes[positions])
@@ -198,12 +198,12 @@ def readiness(inst: Instruction, binder: Binder) -> Callable[[Lanes], np.ndarray
 
     def ready(lanes: Lanes) -> np.ndarray:
         numbers = value_at(number, lanes)
-        found = np.empty(len(lanes), np.bool_)
+        flags = np.empty(len(lanes), np.bool_)
         for barrier, positions in by_barrier(barriers, inst, lanes, offsets(lanes)):
-            done = found[positions] = barriers.has_completed(inst, barrier, lanes[positions], numbers[positions], parity)
+            done = flags[positions] = barriers.has_completed(inst, barrier, lanes[positions], numbers[positions], parity)
             if not done.all():
                 barrier.waiters.append(lanes[positions[~done]])
-        return found
+        return flags
 
     return ready
 

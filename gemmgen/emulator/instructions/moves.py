@@ -139,10 +139,10 @@ def _ranges(binder: Binder, space: str) -> list[tuple[int, int]]:
 
 
 def _within(value: Source, ranges: list[tuple[int, int]]) -> Source:
-    found = np.zeros(np.shape(value), np.bool_)
+    inside = np.zeros(np.shape(value), np.bool_)
     for start, stop in ranges:
-        found = found | ((value >= np.uint64(start)) & (value < np.uint64(stop)))
-    return found
+        inside = inside | ((value >= np.uint64(start)) & (value < np.uint64(stop)))
+    return inside
 
 
 @instruction("selp")

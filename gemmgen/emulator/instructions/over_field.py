@@ -177,12 +177,12 @@ def select(inst: Instruction, binder: Binder) -> Operation:
     ones as a choice between them would."""
     target = binder.target(inst, inst.operands[0], "b32")
     first, second = (binder.source(inst, operand, "b32") for operand in inst.operands[1:3])
-    found = binder.data_flow.comparison_behind(inst)
-    if found is None or tests_infinity(found):
+    comparison = binder.data_flow.comparison_behind(inst)
+    if comparison is None or tests_infinity(comparison):
         condition = binder.source(inst, inst.operands[3], "pred")
         return binder.gathered([target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
-    x, y = (binder.source(found, operand, "b32") for operand in found.operands[1:])
-    order = _order_of(found)
+    x, y = (binder.source(comparison, operand, "b32") for operand in comparison.operands[1:])
+    order = _order_of(comparison)
     # All orders are written with "less" or "equal".
     if order in ("gt", "le"):
         x, y = y, x
@@ -210,23 +210,23 @@ NO_PLACE = residues.MODULUS
 @instruction("selp", when=lambda inst: inst.type in ("f32", "b32"), table="joined")
 def joined(inst: Instruction, binder: Binder) -> Operation:
     """A comparator as the sum of both sets of elements; other selections as they are."""
-    found = binder.arithmetic.comparators.get(id(inst))
-    if found is None:
+    comparator = binder.arithmetic.comparators.get(id(inst))
+    if comparator is None:
         if inst.opcode != "selp":
             raise NoFieldMeaning(f"{inst.opcode} is no comparator", instruction=inst)
         return _select_by_order(inst, binder)
     neutral = residues.of_float(binder.arithmetic.neutral)
     target = binder.target(inst, inst.operands[0], "b32")
-    if found.decided is not None:
+    if comparator.decided is not None:
         # The other half of the pair has been decided, and both stand for the same sum.
-        other = [binder.source(inst, found.decided, "b32")]
+        other = [binder.source(inst, comparator.decided, "b32")]
         if inst.type == "f32":
             return binder.gathered([target], lambda place: _as_value(residues.canonical(place), neutral), other)
         return binder.gathered([target], lambda value: _as_place(_of_value(value, neutral)), other)
-    values = [binder.source(inst, value, "b32") for value in found.values]
-    if found.places is None:
+    values = [binder.source(inst, value, "b32") for value in comparator.values]
+    if comparator.places is None:
         return binder.gathered([target], lambda a, b: _as_value(_of_value(a, neutral) + _of_value(b, neutral), neutral), values)
-    fresh = found.fresh
+    fresh = comparator.fresh
 
     def compute(a: Source, b: Source, first: Source, second: Source) -> Source:
         total: np.ndarray = np.zeros(1, np.uint64)
@@ -240,7 +240,7 @@ def joined(inst: Instruction, binder: Binder) -> Operation:
             total = total + own
         return _as_value(total, neutral) if inst.type == "f32" else _as_place(total)
 
-    return binder.gathered([target], compute, [*values, *(binder.source(inst, place, "b32") for place in found.places)])
+    return binder.gathered([target], compute, [*values, *(binder.source(inst, place, "b32") for place in comparator.places)])
 
 
 def _of_value(word: Source, neutral: np.uint32) -> np.ndarray:

@@ -163,14 +163,14 @@ def assertion_message(inst: Instruction, binder: Binder, lane: int) -> str:
 def _allocate(inst: Instruction, binder: Binder, names: list[str], lanes: Lanes) -> None:
     result, size = names
     memory = binder.spaces.global_
-    found = []
+    addresses = []
     for lane, count in zip(lanes.tolist(), _read(inst, binder, size, lanes).tolist(), strict=True):
         start = memory.allocate(int(count), f"an allocation of {binder.geometry.describe_lane(lane)}")
         if start:
             for observer in memory.observers:
                 observer.allocated(start - GLOBAL_BASE, start - GLOBAL_BASE + int(count))
-        found.append(start)
-    _write(inst, binder, result, lanes, np.array(found, np.uint64))
+        addresses.append(start)
+    _write(inst, binder, result, lanes, np.array(addresses, np.uint64))
 
 
 def _free(inst: Instruction, binder: Binder, names: list[str], lanes: Lanes) -> None:

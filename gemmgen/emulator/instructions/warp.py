@@ -141,12 +141,12 @@ def shfl(inst: Instruction, binder: Binder) -> Operation:
         key = uniform(b), uniform(c)
         if key[0] is None or key[1] is None:
             return sources(everyone)
-        found = known.get((key[0], key[1]))
-        if found is None:
+        pair = known.get((key[0], key[1]))
+        if pair is None:
             if len(known) >= WARP:
                 known.clear()
-            found = known[key[0], key[1]] = sources(everyone)
-        return found
+            pair = known[key[0], key[1]] = sources(everyone)
+        return pair
 
     def run(lanes: Lanes) -> None:
         chosen, inside = sources(lanes)

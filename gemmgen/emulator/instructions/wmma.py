@@ -107,8 +107,8 @@ def move(inst: Instruction, binder: Binder) -> Operation:
     def offsets(lanes: Lanes) -> np.ndarray:
         row, column = fragment.places(lanes)
         line = value_at(stride, lanes).astype(np.int64)[:, None]
-        found: np.ndarray = (column * line + row if by_columns else row * line + column) * size
-        return found
+        places: np.ndarray = (column * line + row if by_columns else row * line + column) * size
+        return places
 
     def make(space: Space) -> Transfer:
         def transfer(lanes: Lanes | None, addresses: np.ndarray) -> None:

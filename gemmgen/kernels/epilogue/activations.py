@@ -56,8 +56,8 @@ def _named(call: str, wanted: Any, names: Iterable[str]) -> list[Operation]:
 
 def activations(operation: str, wanted: Any, names: Iterable[str]) -> list[Operation]:
     """The operations of the ``activation`` of a call of this operation, which read the value alone. Raises ``LaunchError``."""
-    found = operations_named(f"{operation}: activation", wanted, names)
-    for one in found:
+    named = operations_named(f"{operation}: activation", wanted, names)
+    for one in named:
         if one.operands() or one.further_outputs:
             raise LaunchError(
                 printable(
@@ -66,7 +66,7 @@ def activations(operation: str, wanted: Any, names: Iterable[str]) -> list[Opera
                     1000,
                 )
             )
-    return found
+    return named
 
 
 def _fields(wanted: Any) -> Mapping[str, Any] | None:

@@ -43,9 +43,9 @@ class _Flat:
     def add(self, node: Node) -> Node:
         """The node as a name or a number."""
         self.count += 1
-        found = name(f"{self.prefix}{self.count}")
-        self.assignments.append((found.name, node))
-        return found
+        variable = name(f"{self.prefix}{self.count}")
+        self.assignments.append((variable.name, node))
+        return variable
 
     def flat(self, node: Node, bound: Mapping[str, Node]) -> Node:
         if node.number is not None:

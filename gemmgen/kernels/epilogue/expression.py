@@ -56,11 +56,11 @@ class Node:
     @property
     def names(self) -> dict[str, int]:
         """Names in the order of their first appearance, with their positions."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for node in self.walk():
             if node.name:
-                found.setdefault(node.name, node.at)
-        return found
+                counts.setdefault(node.name, node.at)
+        return counts
 
 
 def number(value: float) -> Node:
@@ -80,8 +80,8 @@ def call(function: str, *arguments: Node, at: int = -1) -> Node:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint at the known word that is nearest to ``word``; empty if none is near."""
-    found = difflib.get_close_matches(word, sorted(known), 1, 0.6)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    matches = difflib.get_close_matches(word, sorted(known), 1, 0.6)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def place(text: str, at: int) -> str:

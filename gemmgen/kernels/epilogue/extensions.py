@@ -68,9 +68,9 @@ def operation_of(word: str) -> dict[str, Any] | None:
     """The fields of the formula that an operation of this name is short for; None if no package brings it. Raises ``SpecError``."""
     if word not in _found():
         return None
-    found = _loaded(word)
-    if isinstance(found, Mapping):
-        return {**found, "op": "formula"}
+    extension = _loaded(word)
+    if isinstance(extension, Mapping):
+        return {**extension, "op": "formula"}
     macro = macro_of(word)
     if macro is None or len(macro[0]) != 1:
         raise SpecError(

@@ -177,9 +177,11 @@ def extremum(reduce: str, values: Tracked, axes: tuple[int, ...], before: npt.ND
         # An infinity of which nothing is known may be any number.
         unknown = np.isinf(values.bound) & np.isinf(value)
         above, below = (np.where(unknown, limit, value + side * values.bound) for side, limit in ((1, np.inf), (-1, -np.inf)))
-        found, high, low = largest(value), largest(above), largest(below)
-        bound = np.where(np.isfinite(found), np.maximum(high - found, found - low), np.where(np.isnan(found) | (high == low), 0.0, np.inf))
-    return sign * found, bound
+        middle, high, low = largest(value), largest(above), largest(below)
+        bound = np.where(
+            np.isfinite(middle), np.maximum(high - middle, middle - low), np.where(np.isnan(middle) | (high == low), 0.0, np.inf)
+        )
+    return sign * middle, bound
 
 
 def summed(terms: Tracked, axes: tuple[int, ...], squares: bool, shape: tuple[int, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -575,14 +575,14 @@ class Formula(Operation):
                 if word not in known:
                     raise FormulaError(f"the unknown name {word!r}", f"need one of {', '.join(sorted(known))}{nearest(word, known)}",
                                        place(assignment.text, at))  # fmt: skip
-        found: list[Assignment] = []
+        parsed: list[Assignment] = []
         needed = {target: self.let.keys() & one.node.names.keys() for target, one in pending.items()}
         while pending:
             ready = [target for target in pending if needed[target].isdisjoint(pending)]
             if not ready:
                 raise FormulaError(f"a cycle of {', '.join(pending)}", "need values that do not depend on themselves", "let")
-            found += [pending.pop(target) for target in ready]
-        return (*found, *last)
+            parsed += [pending.pop(target) for target in ready]
+        return (*parsed, *last)
 
     def _assignment(self, target: str, text: str) -> Assignment:
         """An expression, in which conditions that are operands of type ``bool`` are compared with 0."""

@@ -56,9 +56,9 @@ _FEWEST = 4
 def _taken() -> re.Pattern[str]:
     """Variables, functions, structures and shared arrays of templates and of formulas, which a parameter would hide or be hidden by."""
     texts = [*_templates(_MADE), *(function.code.replace("{s}", suffix) for function in FUNCTIONS.values() for suffix in ("", "f"))]
-    found = {name for text in _templates("X") for name in _DECLARED.findall(text)}
-    found |= {name for text in texts for pattern in (_DECLARED, _CALLED, _STRUCTURE, _SHARED) for name in pattern.findall(text)}
-    known = sorted(name for name in found if _MADE not in name or len(name.replace(_MADE, "").replace("_", "")) >= _FEWEST)
+    names = {name for text in _templates("X") for name in _DECLARED.findall(text)}
+    names |= {name for text in texts for pattern in (_DECLARED, _CALLED, _STRUCTURE, _SHARED) for name in pattern.findall(text)}
+    known = sorted(name for name in names if _MADE not in name or len(name.replace(_MADE, "").replace("_", "")) >= _FEWEST)
     return re.compile("|".join(name.replace(_MADE, r"\w+") for name in known))
 
 

@@ -156,7 +156,7 @@ class SummingPlan:
 
 def kernels_of(name: str, epilogue: Sequence[Step], shape: Terms) -> tuple[SumKernel, ...]:
     """The kernels that add up the terms of the instance ``name``, in their order."""
-    found: list[SumKernel] = []
+    kernels: list[SumKernel] = []
     stores = stores_of(epilogue)
     partials = of_all_products(len(stores), shape)
     product_terms = place_of(len(stores), shape) if shape.products else ""
@@ -183,11 +183,11 @@ def kernels_of(name: str, epilogue: Sequence[Step], shape: Terms) -> tuple[SumKe
             product_terms,
             row,
         )
-        found.append(first)
+        kernels.append(first)
         if per == "all":
             count = f"{shape.rows} * {shape.products}" if shape.products else shape.rows
-            found.append(SumKernel(entry, store.name, terms, store.name, partials, "1", count, True, False, "", shape.every))
-    return tuple(found)
+            kernels.append(SumKernel(entry, store.name, terms, store.name, partials, "1", count, True, False, "", shape.every))
+    return tuple(kernels)
 
 
 def with_sums(sequence: LaunchSequence, name: str, epilogue: Sequence[Step], shape: Terms) -> LaunchSequence:

@@ -75,8 +75,8 @@ class Memory:
 
     def vector(self, what: str, address: int, count: int, step: int, kind: int, *, writes: bool) -> np.ndarray:
         """A vector; with a negative step it begins at its end, as in BLAS."""
-        found = self._view(what, address, (count,), (abs(step),), kind, writes)
-        return found[::-1] if step < 0 else found
+        view = self._view(what, address, (count,), (abs(step),), kind, writes)
+        return view[::-1] if step < 0 else view
 
     def _view(self, what: str, address: int, shape: tuple[int, ...], steps: tuple[int, ...], kind: int, writes: bool) -> np.ndarray:
         dtype = _TYPES.get(kind)
@@ -291,13 +291,13 @@ def _vectors(memory: Memory, operation: Operation, numbers: Sequence[int], alpha
     match operation:
         case Operation.DOT | Operation.DOTC:
             other = _wide(memory.vector("y", y, count, step_y, kind, writes=False), kind)
-            found = np.dot(values.conj() if operation == Operation.DOTC else values, other)
+            dot = np.dot(values.conj() if operation == Operation.DOTC else values, other)
         case Operation.NORM:
-            found = np.linalg.norm(values)
+            dot = np.linalg.norm(values)
         case Operation.SUM:
-            found = size.sum()
+            dot = size.sum()
         case Operation.LARGEST:
-            found = np.argmax(size) + 1
+            dot = np.argmax(size) + 1
         case _:
-            found = np.argmin(size) + 1
-    return _narrow(np.asarray(found).reshape(1), result).tobytes()
+            dot = np.argmin(size) + 1
+    return _narrow(np.asarray(dot).reshape(1), result).tobytes()

@@ -142,17 +142,17 @@ def make_toolkit(folder: Path, architecture: str) -> Toolkit:
 
 def host_compiler() -> str:
     """The system's C++ compiler. Raises EnvironmentMissing."""
-    found = shutil.which("g++") or shutil.which("c++")
-    if found is None:
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
         raise EnvironmentMissing("gemmgen run needs a C++ compiler: install g++")
-    return found
+    return compiler
 
 
 def _stubs(source: str, nvcc: Nvcc) -> str:
     """Functions of the real runtime and of the driver that the replacement does not have: each says so and fails."""
     include = Path(nvcc.include)
     places = [include.parent / name for name in ("lib64", "lib")]
-    library = next((found for place in places for found in sorted(place.glob("libcudart.so*"))), None)
+    library = next((path for place in places for path in sorted(place.glob("libcudart.so*"))), None)
     tool = shutil.which("nm")
     if library is None or tool is None:
         return ""

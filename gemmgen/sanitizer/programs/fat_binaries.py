@@ -38,7 +38,7 @@ def ptx_of(fat_binaries: bytes, architecture: int) -> str:
     """
     if fat_binaries[:4] != _MAGIC and b".version" in fat_binaries[:_MAX_HEAD_LENGTH]:
         return fat_binaries.split(b"\0")[0].decode(errors="replace")
-    found: list[str] = []
+    texts: list[str] = []
     images, compressed = 0, False
     for binary in _split(fat_binaries):
         try:
@@ -47,15 +47,15 @@ def ptx_of(fat_binaries: bytes, architecture: int) -> str:
             compressed = True
             continue
         images += count
-        found += [text] if text is not None else []
-    if not found and compressed:
+        texts += [text] if text is not None else []
+    if not texts and compressed:
         raise BadLaunch("the program's PTX is compressed: compile it with --no-compress, or give gemmgen run its sources")
-    if not found:
+    if not texts:
         raise BadLaunch(
             f"the program holds no PTX for sm_{architecture} ({images} entries): compile it with -gencode "
             f"arch=compute_{architecture},code=compute_{architecture}, or give gemmgen run its sources"
         )
-    return linked(found)
+    return linked(texts)
 
 
 def linked(texts: Sequence[str]) -> str:
@@ -88,18 +88,18 @@ def _newest(fat_binary: bytes, architecture: int) -> tuple[str | None, int]:
     """The PTX of one fat binary, and the number of its entries."""
     best: tuple[int, bytes] | None = None
     (at,) = struct.unpack_from("<H", fat_binary, 6)
-    found = 0
+    newest = 0
     while at + _HEADER_BYTES <= len(fat_binary):
         kind, _, header = struct.unpack_from("<HHI", fat_binary, at)
         size, packed, _, _, _, target = struct.unpack_from("<QIIHHI", fat_binary, at + 8)
         (flags,) = struct.unpack_from("<Q", fat_binary, at + 40)
         if header < _HEADER_BYTES or at + header + size > len(fat_binary):
             break
-        found += 1
+        newest += 1
         if kind == _PTX:
             if packed or flags & _COMPRESSED:
                 raise _Compressed
             if target <= architecture and (best is None or target > best[0]):
                 best = target, fat_binary[at + header : at + header + size]
         at += header + size
-    return (best[1].split(b"\0")[0].decode(errors="replace") if best is not None else None), found
+    return (best[1].split(b"\0")[0].decode(errors="replace") if best is not None else None), newest

@@ -114,11 +114,11 @@ class Body:
         count = self.number("I")
         if count > _MAX_FRAMES:
             raise BadMessage(f"{count} frames")
-        found = []
+        all_frames = []
         for _ in range(count):
             offset = self.number("Q")
-            found.append(Frame(self.text(), offset))
-        return tuple(found)
+            all_frames.append(Frame(self.text(), offset))
+        return tuple(all_frames)
 
     def end(self) -> None:
         """Raises BadMessage if something is left."""

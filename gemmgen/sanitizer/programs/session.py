@@ -759,8 +759,8 @@ class Session:
             text = f"{size:,} bytes of {self._described(owner)} are never freed"
             self._tell("leak", "memory that is never freed", "note", text, owner.frames)
         order = ("error", "warning", "note")
-        found = [*findings_of_launches(self._launch_findings), *self._others.values()]
-        self.report.findings = tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+        findings = [*findings_of_launches(self._launch_findings), *self._others.values()]
+        self.report.findings = tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))
         for label, counted in self._counted.items():
             self.report.kernels[label].counters = counted.counters(self.text_of)
         self.report.status = status

@@ -146,12 +146,12 @@ class StreamOrder:
             _join(self._host, clock)
 
     def _behind(self, stream: int) -> Clock:
-        found = dict(self._clocks.setdefault(stream, {}))
+        clock = dict(self._clocks.setdefault(stream, {}))
         if stream == DEFAULT_STREAM:
             for other, theirs in self._clocks.items():
                 if other not in self._unordered:
-                    _join(found, theirs)
-        return found
+                    _join(clock, theirs)
+        return clock
 
     def forget(self, region: int) -> None:
         """A region is given back."""

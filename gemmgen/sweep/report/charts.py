@@ -83,16 +83,16 @@ def metrics_of(group: Group) -> list[str]:
 
 def choices(group: Group) -> list[dict[str, Any]]:
     """Choices for an axis of the chart of two choices: ``key``, ``title``, ``better`` and an encoding of Vega-Lite."""
-    found: list[dict[str, Any]] = []
+    options: list[dict[str, Any]] = []
     for name in metrics_of(group):
         title, better = METRICS[name]
         form = ".3~s" if better > 0 and name.endswith("per_second") else ",.4~g"
         scale = {"zero": False, "nice": True}
         encoding = {"field": name, "type": "quantitative", "title": title, "scale": scale, "axis": {"format": form}}
-        found.append({"key": name, "title": title, "better": better, "encoding": encoding})
+        options.append({"key": name, "title": title, "better": better, "encoding": encoding})
     for axis in group.axes:
-        found.append({"key": field_of(group, axis), "title": axis.name, "better": 0, "encoding": _axis_encoding(group, axis)})
-    return found
+        options.append({"key": field_of(group, axis), "title": axis.name, "better": 0, "encoding": _axis_encoding(group, axis)})
+    return options
 
 
 def filters(group: Group) -> list[dict[str, Any]]:

@@ -293,11 +293,11 @@ def _axes(results: Iterable[PointResult]) -> tuple[Axis, ...]:
     names = short_names(paths)
     axes = []
     for path in paths:
-        found = {value_text(row, path): axis_value(row, path) for row in rows}
-        if len(found) < 2:
+        values = {value_text(row, path): axis_value(row, path) for row in rows}
+        if len(values) < 2:
             continue
-        numeric = {text: value for text, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)}
-        others = sorted(text for text in found if text not in numeric)
+        numeric = {text: value for text, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+        others = sorted(text for text in values if text not in numeric)
         texts = [*sorted(numeric, key=lambda text: (numeric[text], text)), *others]
         numbers = None if others else tuple(float(numeric[text]) for text in texts)
         axes.append(Axis(path, names[path], tuple(texts), numbers))

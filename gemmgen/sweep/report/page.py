@@ -370,29 +370,32 @@ def _group_data(group: Group, drawn: Sequence[Shown], section: Section) -> dict[
 
 def _beside(results: Sequence[PointResult], name: str, before: Sequence[PointResult]) -> Beside:
     """The comparison with results ``before``: its words, its chart, the largest changes."""
-    found = compared(before, results)
-    measured, measure = found.measured, Measure(found.metric, "µs" if found.metric.endswith("_us") else found.metric, False)
-    rows = [_change(pair, found.metric, ratio) for pair, ratio in measured]
+    comparison = compared(before, results)
+    measured, measure = (
+        comparison.measured,
+        Measure(comparison.metric, "µs" if comparison.metric.endswith("_us") else comparison.metric, False),
+    )
+    rows = [_change(pair, comparison.metric, ratio) for pair, ratio in measured]
     better = [row for row, (_, ratio) in zip(rows, measured, strict=True) if ratio - 1 >= SAME][:MAX_CHANGES]
     worse = [row for row, (_, ratio) in zip(rows, measured, strict=True) if 1 - ratio >= SAME][::-1][:MAX_CHANGES]
     changed: list[tuple[str, ...]] = [
         (pair.after.instance, _named_axes(pair.after), _problem(pair.after), str(pair.before.status), str(pair.after.status), "", "")
-        for pair in found.changed[:MAX_CHANGES]
+        for pair in comparison.changed[:MAX_CHANGES]
     ]
     data = [
         {
             "instance": pair.after.instance,
             "problem": _problem(pair.after),
-            "before": pair.before.metrics[found.metric],
-            "after": pair.after.metrics[found.metric],
+            "before": pair.before.metrics[comparison.metric],
+            "after": pair.after.metrics[comparison.metric],
             "times": f"{ratio:.3f}",
         }
         for pair, ratio in measured[:: max(1, len(measured) // MAX_DOTS)]
     ]
-    heading = METRICS[found.metric][0].split(",")[0] if found.metric else ""
+    heading = METRICS[comparison.metric][0].split(",")[0] if comparison.metric else ""
     return Beside(
         name,
-        comparison_words(found),
+        comparison_words(comparison),
         comparison_chart(measure, data) if data else None,
         [("Ended otherwise", changed), (f"Less {heading}", better), (f"More {heading}", worse)],
     )
