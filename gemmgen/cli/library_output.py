@@ -134,7 +134,8 @@ def _print_evidence(certificate: Entry) -> None:
 
 
 def _print_classes(certificate: Entry) -> None:
-    """The verdict over a finite field and the numeric class; certificates made before these were recorded have neither."""
+    """The verdict over a finite field, the numeric class, and products without confirmed bits; certificates made before these were recorded
+    have none of them."""
     over_field, numeric = certificate.get("field"), certificate.get("numeric_class")
     if over_field:
         _title("All data")
@@ -143,6 +144,9 @@ def _print_classes(certificate: Entry) -> None:
         _title("Numeric class")
         name = numeric["name"] or f"none: {numeric['reason']}"
         click.echo(printable(f"  {name} (sums of {count(numeric['terms'])} terms)"))
+    if unconfirmed := certificate.get("bits_not_confirmed"):
+        _title("Bits")
+        click.echo(printable(f"  not confirmed: {', '.join(unconfirmed)}"))
 
 
 def _print_predicted(certificate: Entry) -> None:

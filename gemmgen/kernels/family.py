@@ -191,6 +191,11 @@ class KernelPlan(InstancePlan[SpecT]):
         return max((region.offset + region.bytes for region in self.shared_memory), default=0)
 
     @property
+    def bits_not_confirmed(self) -> tuple[str, ...]:
+        """Kinds of products among its instructions whose bits neither a device nor a published model confirms."""
+        return ()
+
+    @property
     def usage(self) -> list[str]:
         lines = [
             f"Launch:  grid {', '.join(map(str, launch.grid))}; block {', '.join(map(str, launch.block))}; "

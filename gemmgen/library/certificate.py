@@ -87,6 +87,7 @@ def _for_one(listing: Listing, instance: Instance, architecture: str, facts: Fac
         "proved": _proved(evidence.proofs.get((facts.code, launch_digest(plan.sequence)))),
         "verification": _verifications([emulated] if emulated else [], seen),
         "device_evidence": None if seen else NEVER_RUN,
+        "bits_not_confirmed": list(plan.bits_not_confirmed),
         "sanitizer": _newest(seen, "sanitizer", lambda item: (item["tool"],)),
         "benchmarks": _newest(seen, "benchmarks", lambda item: tuple(sorted({**item["problem"], **item["scalars"]}.items()))),
     }

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 SECTIONS = "architectures"
-OWN = ("binary", "occupancy", "numeric_class", "predicted", "proved", "verification", "device_evidence", "sanitizer", "benchmarks")
+OWN = (
+    *("binary", "occupancy", "numeric_class", "predicted", "proved", "verification", "device_evidence", "bits_not_confirmed"),
+    *("sanitizer", "benchmarks"),
+)
 """Fields that may differ between architectures; of the digests, those in ``OWN_DIGESTS``."""
 OWN_DIGESTS = ("program", "code")
 
@@ -63,6 +66,7 @@ def _empty(common: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         "proved": None,
         "verification": [],
         "device_evidence": None,
+        "bits_not_confirmed": [],
         "sanitizer": [],
         "benchmarks": [],
     }

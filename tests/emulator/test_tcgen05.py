@@ -299,7 +299,8 @@ def test_a_stationary_product_has_columns_below_each_other(m):
     ("form", "more", "message"),
     [
         (descriptor(64, 96, 0, 0, 1), "", "n is 64, 128 or 256"),
-        (descriptor(64, 64, 0, 0, 1), ", 7", "zero columns of B"),
+        (descriptor(64, 64, 0, 0, 1), f", {1 << 36}", "reserved bits"),
+        (descriptor(64, 64, 0, 0, 1), f", {4 << 56}", "passes over 4 columns"),
     ],
 )
 def test_a_stationary_product_that_is_not_understood_says_why(form, more, message, small):
@@ -307,6 +308,38 @@ def test_a_stationary_product_that_is_not_understood_says_why(form, more, messag
     images = [PLAIN.image(halves(matrix), IMAGE) for matrix in (a, b)]
     with pytest.raises(emulator.EmulatorError, match=message):
         run_cuda(product_kernel("", 0, 32, issue=stationary(form, more)), "kernel", 1, 128, [*images, c.copy()], ARCHITECTURE)
+
+
+# Bits of a mask from the lowest on, as the PTX ISA prints its examples: 0 where a column of B is used.
+MASKS = {
+    "example 1": (128, {"skip": 4, "use": 3}, ["0"]),
+    "example 2": (128, {"on": 1, "skip": 2, "use": 3}, ["0000111"]),
+    "example 3": (64, {"on": 1, "skip": 2, "use": 3, "first": 0b01}, ["1110000", "0000111"]),
+    "example 4": (
+        32,
+        {"on": 1, "skip": 2, "use": 3, "first": 0b0011, "start": (0, 1, 2, 1), "shift": 2},
+        ["1110000", "1100001", "0011100", "0001110"],
+    ),
+}
+
+
+@pytest.mark.parametrize("which", MASKS)
+def test_columns_of_b_may_be_zeros(which):
+    m, fields, patterns = MASKS[which]
+    n, bands, shift = 128, 128 // m, fields.get("shift", 0)
+    mask = fields.get("on", 0) << 39 | fields["skip"] << 40 | fields["use"] << 48 | fields.get("first", 0) << 32 | shift << 56
+    mask |= sum(start << 8 * part for part, start in enumerate(fields.get("start", ())))
+    rng = np.random.default_rng(m)
+    a, b, c = (rng.integers(-8, 8, shape).astype(np.float32) for shape in ((m, 16), (n + shift, 16), (m, n)))
+    zeros = np.concatenate([np.array([bit == "1" for bit in (pattern * n)[: n // bands]]) for pattern in patterns])
+    d = np.concatenate(np.split(c, bands, axis=1))
+    layout = Layout("none", leading=4096, stride=128)
+    issue = stationary(descriptor(m, n, 0, 0, 1) | (1 << 30 if shift else 0), f", {mask}").replace(named(PLAIN, "bs"), named(layout, "bs"))
+    padded = np.pad(b, ((0, -len(b) % 8), (0, 0)))
+    images = [PLAIN.image(halves(a), IMAGE), layout.image(halves(padded), IMAGE)]
+    run_cuda(product_kernel("", 0, n // bands, issue=issue), "kernel", 1, 128, [*images, d], ARCHITECTURE)
+    wanted = a @ np.where(zeros[:, None], 0, b[shift:]).T + c
+    assert np.array_equal(np.concatenate(np.split(d, bands), axis=1), wanted)
 
 
 def test_one_instruction_adds_to_the_next(small):

@@ -95,6 +95,7 @@ def test_a_certificate_says_where_nothing_ran_on_a_device(listing: Listing, fold
             ran = any(record["backend"] != "emulator" for record in known["verification"])
             assert architecture in instance.plans
             assert known["device_evidence"] == (None if ran else "emulated, never run on the device")
+            assert known["bits_not_confirmed"] == list(instance.plans[architecture].bits_not_confirmed)
 
 
 def test_a_run_is_quoted_while_source_or_code_are_the_same(listing: Listing, folder: LibraryFolder) -> None:

@@ -41,6 +41,21 @@ _METADATA_COLUMNS = 2
 _FLOATS8 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 
 
+_RESERVED_OF_MASK = 0xC000_0070_0000_0000
+_MOST_MOVED = (0, 8, 16, 32)
+"""Columns of B that a mask of zero columns may pass over, by bits 30 and 31 of the instruction descriptor."""
+
+
+def _zeros_of_part(mask: int, part: int, columns: int) -> np.ndarray:
+    """Zero columns of one part of B: spans of zeros and of columns in use by turns (PTX ISA, "Zero-Column Mask Descriptor")."""
+    zeros, used = (mask >> 40 & 0xFF) + 1, (mask >> 48 & 0xFF) + 1
+    begins_with_zeros = bool(mask >> 32 + part & 1)
+    first = min(mask >> 8 * part & 0xFF, (zeros if begins_with_zeros else used) - 1)
+    place = (np.arange(columns) + first) % (zeros + used)
+    found: np.ndarray = place < zeros if begins_with_zeros else place >= used
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of tcgen05.mma: the types by their codes in the instruction descriptor."""
@@ -125,7 +140,9 @@ def _problem(bits: int, form: Form, kind: Kind, pair: bool, stationary: bool) ->
         return "saturation is for integers, negation for the others"
     if any(form.major) and (kind.depth == 64 or (form.major[0] and form.a in _NARROW_BITS) or (form.major[1] and form.b in _NARROW_BITS)):
         return "types below 8 bits are K-major"
-    if not kind.scaled and (bits >> 6 & 1 or bits >> 23 & 1 or bits >> 29):
+    if kind.scaled and bits >> 31:
+        return "k = 96 (its bit 31, on sm_103a) is not implemented" if kind.depth == 64 else "bit 31 has to be zero"
+    if not kind.scaled and (bits >> 6 & 1 or bits >> 23 & 1 or bits >> 29 & (1 if stationary else 7)):
         return "bits that have to be zero are set"
     if stationary:
         good = form.m in (32, 64, 128) and form.n in (64, 128, 256)
@@ -245,8 +262,7 @@ class _Product:
         predicate, negated = self.accumulates
         accumulates = bool(value_at(predicate, who)[0]) != negated
         layout = _sums_of(form, len(places), self.stationary)
-        if self.zero_columns is not None and self._one(self.zero_columns, lane):
-            self._fail("a mask of zero columns of B (tcgen05.mma.ws) is not implemented", lane)
+        zeros, moved = self._zero_columns(form, bits, lane)
         address = int(self.d(who)[0])
         writes = [self._cells(lane, place, address, layout.extent, layout.bases) for place in places]
         reads: list[Cells] = list(writes) if accumulates else []
@@ -264,7 +280,14 @@ class _Product:
             load_a = self._from_tensor_memory(a_cells, layout, form)
         else:
             load_a = self._from_shared(lane, places, form.m // len(places), 0, form, begun)
-        load_b = self._from_shared(lane, places, form.n // len(places), 1, form, begun)
+        load_all_of_b = self._from_shared(lane, places, form.n // len(places) + moved, 1, form, begun)
+
+        def load_b() -> np.ndarray:
+            matrix = load_all_of_b()[moved:]
+            if zeros.any():
+                matrix = np.where(zeros[:, None], matrix.dtype.type(0), matrix)
+            return matrix
+
         scale_cells = self._scale_cells(lane, places, form, who)
         reads += [cells for side in scale_cells for cells in side]
         metadata_cells = self._metadata_cells(lane, places, layout, who)
@@ -295,6 +318,20 @@ class _Product:
                 self._write(cells, values, layout.lanes_used, lanes)
 
         self.memory.issue(TensorOperation(inst, lane, reads, writes, begun, run))
+
+    def _zero_columns(self, form: Form, bits: int, lane: int) -> tuple[np.ndarray, int]:
+        """The columns of B that a stationary product takes for zeros, and the number of columns that it passes over."""
+        mask = 0 if self.zero_columns is None else self._one(self.zero_columns, lane)
+        moved = mask >> 56 & 0x3F
+        if mask & _RESERVED_OF_MASK:
+            self._fail(f"the mask of zero columns 0x{mask:016x} has reserved bits set", lane)
+        if moved > (most := _MOST_MOVED[bits >> 30]) or moved > (16 if form.m == QUARTER else 32):
+            self._fail(f"the mask of zero columns passes over {moved} columns; the instruction descriptor allows {most}", lane)
+        zeros = np.zeros(form.n, np.bool_)
+        if mask >> 39 & 1:
+            parts = LANES // form.m
+            zeros = np.concatenate([_zeros_of_part(mask, part, form.n // parts) for part in range(parts)])
+        return zeros, moved
 
     def _cells(self, lane: int, place: int, address: int, extent: tuple[int, int], bases: Sequence[int]) -> Cells:
         return self.memory.cells(self.inst, np.array([lane]), place, address, extent, bases)

@@ -10,6 +10,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.results import FinishingPlan
+from gemmgen.kernels.math.tensor_memory import PAIRS
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, WARPGROUP, WarpgroupLoop
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
@@ -160,6 +161,10 @@ class WarpgroupPlan(FinishingPlan):
     """Tensor maps of x: of NCHW32, each has some blocks of 32 channels."""
     bordered: bool
     """True if the zero point's contribution depends on the filter taps that lie within the image."""
+
+    @property
+    def bits_not_confirmed(self) -> tuple[str, ...]:
+        return (PAIRS,) if self.loop.pair and self.loop.accumulator != "int" else ()
 
     @property
     def blocks_of_a_map(self) -> int:

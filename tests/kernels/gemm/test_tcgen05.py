@@ -124,6 +124,11 @@ def test_the_warp_that_asks_for_tiles_is_explained() -> None:
     assert ["scheduler" in each for each in roles] == [False, True]
 
 
+def test_products_that_no_model_covers_are_named() -> None:
+    named = [gemmgen.plan(spec).bits_not_confirmed for spec in (SPEC, NVFP4, PAIR, NVFP4_PAIR)]
+    assert named == [(), (), ("products of pairs of blocks",), ("products of pairs of blocks",)]
+
+
 def test_uses_of_tensor_memory_are_drawn() -> None:
     drawn = part_of(gemmgen.plan(NVFP4), "pictures").pictures(gemmgen.plan(NVFP4))
     (picture,) = [each for each in drawn if each.name == "tensor_memory"]

@@ -82,6 +82,10 @@ class MmaSyncPlan(WarpPlan):
         )
 
     @property
+    def bits_not_confirmed(self) -> tuple[str, ...]:
+        return ("sparse products of sm_100 and later",) if self.loop.sparse and self.architecture.compute_capability[0] >= 10 else ()
+
+    @property
     def packed_factors(self) -> bool:
         return self.loop.scaled is not None and self.loop.scaled.packed
 

@@ -17,7 +17,7 @@ from gemmgen.kernels.gemm.tensor_cores.block_scaling import scaled_product
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import as_stored
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan, tensor_numbers
-from gemmgen.kernels.math.tensor_memory import COLUMNS
+from gemmgen.kernels.math.tensor_memory import COLUMNS, PAIRS
 
 if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
@@ -61,6 +61,10 @@ class TensorMemoryPlan(TensorPlan):
     @property
     def packed_factors(self) -> bool:
         return self.loop.packed
+
+    @property
+    def bits_not_confirmed(self) -> tuple[str, ...]:
+        return (PAIRS,) if self.loop.pair and self.loop.accumulator != "int" else ()
 
     def additions(self, k: int) -> tuple[str, int]:
         if self.loop.scaled is not None:
