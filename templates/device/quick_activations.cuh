@@ -72,17 +72,17 @@ __device__ __forceinline__ float quick_gelu(float x)
     return fmaf(-size * t * power, tail, fmaf(0.5f, x, 0.5f * fabsf(x)));
 }
 
-// The same function for bfloat16 and narrower, by a shorter polynomial: chains of fused multiply-adds keep the tensor
-// cores waiting, and approximate instructions do not. It is NaN at minus infinity, as the exact form.
+// The same function for bfloat16 and narrower, by a shorter polynomial, with a constant term in place of the factor t:
+// multiply-adds keep the tensor cores waiting, and approximate instructions do not. It is NaN at minus infinity, as the
+// exact form. Beyond |x| = 13.2 the second term is 0.
 __device__ __forceinline__ float coarse_gelu(float x)
 {
     const float bounded = fminf(x, 20.0f);
-    const float t = approximate_reciprocal(fmaf(0.29867842f, fabsf(bounded), 1.0f));
-    float tail = fmaf(t, 0.21467259f, 0.028545309f);
-    tail = fmaf(t, tail, 0.13952965f);
-    tail = fmaf(t, tail, 0.11735522f);
-    const float power = flushed_power(-0.72134752f * x * x);
-    return fmaf(-fabsf(bounded) * t * power, tail, fmaxf(x, 0.0f));
+    const float t = approximate_reciprocal(fmaf(0.35700923f, fabsf(bounded), 1.0f));
+    float tail = fmaf(t, 0.28570315f, 0.053823389f);
+    tail = fmaf(t, tail, 0.16228047f);
+    tail = fmaf(t, tail, -0.0015527548f);
+    return fmaf(-fabsf(bounded), tail * flushed_power(-0.72134752f * x * x), fmaxf(x, 0.0f));
 }
 
 // x / (1 + e^-w) with w = 1.5957691 x + 0.07135482 x^3, in units of ln 2 here.

@@ -37,12 +37,11 @@ TANH_ERROR = 2.0**-10.987
 GELU_POLYNOMIAL_ERROR = 4.0e-5
 """Relative error of the polynomial in ``quick_gelu``; a test measures it."""
 MIN_NORMAL = 2.0**-126
-COARSE_GELU = (0.11735522, 0.13952965, 0.028545309, 0.21467259)
-"""Coefficients of the polynomial in ``coarse_gelu``: t times that of t = 1 / (1 + ``COARSE_GELU_SLOPE`` y) is erfc(y / sqrt(2)) e^(y^2 / 2)
-/ 2."""
-COARSE_GELU_SLOPE = 0.29867842
-COARSE_GELU_ERROR = 2.1e-4
-"""Relative error of this polynomial; a test measures it."""
+COARSE_GELU = (-0.0015527548, 0.16228047, 0.053823389, 0.28570315)
+"""Coefficients of the polynomial in ``coarse_gelu``: of t = 1 / (1 + ``COARSE_GELU_SLOPE`` y), it is erfc(y / sqrt(2)) e^(y^2 / 2) / 2."""
+COARSE_GELU_SLOPE = 0.35700923
+COARSE_GELU_ERROR = 5.2e-4
+"""Relative error of this polynomial where e^(-y^2 / 2) is not below 2^-126; a test measures it."""
 
 
 @dataclass(frozen=True)
@@ -497,7 +496,7 @@ _TABLE = (
              ("0.5 * erfc(-0.70710678 * x) + 0.39894228 * x * exp(-0.5 * x * x)",), takes="float32", approximate=True, special=2, cost=34,
              bound="(x^2 + 8) ulp",
              quick=Approximation("quick_gelu({0})", _smooth(_gelu, 1.13, _gelu_polynomial_error(GELU_POLYNOMIAL_ERROR), MIN_NORMAL), 15),
-             coarse=Approximation("coarse_gelu({0})", _smooth(_gelu, 1.13, _gelu_polynomial_error(COARSE_GELU_ERROR), MIN_NORMAL), 13)),
+             coarse=Approximation("coarse_gelu({0})", _smooth(_gelu, 1.13, _gelu_polynomial_error(COARSE_GELU_ERROR), MIN_NORMAL), 12)),
     Function("gelu_tanh", 1,
              _smooth(_gelu_tanh, 1.13, lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + LIBRARY_ERROR + 4 * _U, SMALLEST, 0),
              "gelu_tanh({0})", "gelu_tanh",

@@ -405,10 +405,10 @@ def test_groups_have_values_of_their_own() -> None:
     assert verified(spec) == []
 
 
-@pytest.mark.parametrize(("tile_n", "boxed"), [(16, False), (24, False), (128, True), (80, True)])
-def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int, boxed: bool) -> None:
-    """Of C's type in boxes, where there are two buffers; else neighbouring lanes exchange words: tiles with and without pairs of matrices,
-    rows that are no multiple of 8 bytes. Operands and outputs of float32 are read and stored by two neighbours."""
+@pytest.mark.parametrize(("tile_n", "groups"), [(16, 1), (24, 1), (128, 2), (80, 2)])
+def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int, groups: int) -> None:
+    """Through the buffers of C, and in ping-pong those of C's type in boxes: tiles with and without pairs of matrices, rows that are no
+    multiple of 16 bytes, two outputs. Operands and outputs of float32 are read and stored by two neighbours, ahead."""
     formula = {
         "inputs": {"gate": {"per": "element", "type": "f32"}},
         "outputs": {
@@ -428,16 +428,18 @@ def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int, boxed: boo
         "alignment": {"a": 8, "b": 8, "c": 8},
         "store": "tma",
         "multiple_of": {"n": 8},
-        "mainloop": {"strategy": "wgmma", "tile": {"m": 64, "n": tile_n, "k": 64}, "stages": 3, "consumers": 1},
+        "mainloop": {
+            "strategy": "wgmma",
+            "tile": {"m": 64, "n": tile_n, "k": 64},
+            "stages": 3,
+            "consumers": groups,
+            "schedule": "ping_pong" if groups == 2 else "cooperative",
+        },
         "epilogue": formula,
     }
     source = gemmgen.render(gemmgen.plan(spec)).text
-    assert ("store_box_2d(map_before_, buffer + 1 * kBufferBytes" in source) == boxed and ("before__in_words" in source) != boxed
-    assert (
-        "odd ? half__packed[j][half] : half__packed[j + 1][half], 1)" in source
-        and "float gate_next[kChunk / kMatrix][2][2]" in source
-        and "make_float2(full__pair[0]" in source
-    )
+    assert "load_vector(buffer" in source and ("store_box_2d(map_before_, buffer + 1 * kBufferBytes" in source) == (groups == 2)
+    assert "float gate_next[kChunk / kMatrix][2][2]" in source and "make_float2(full__pair[0]" in source
     assert verified(spec) == []
 
 
