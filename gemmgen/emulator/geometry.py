@@ -55,7 +55,12 @@ class Geometry:
 
     def threads_of_grid(self, lanes: Lanes) -> np.ndarray:
         """The number that each lane's thread has in the grid; blocks follow each other, padded to whole warps."""
-        threads: np.ndarray = self.numbers[lanes // self.stride] * self.stride + lanes % self.stride
+        threads: np.ndarray
+        if np.size(lanes) == self.lanes:
+            threads = (self.numbers * self.stride).repeat(self.stride)
+            threads += self.thread_of_lane
+        else:
+            threads = self.numbers[lanes // self.stride] * self.stride + lanes % self.stride
         return threads
 
     def thread_index(self, axis: int) -> np.ndarray:

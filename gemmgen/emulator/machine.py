@@ -108,6 +108,8 @@ class Machine:
         self.bound: list[BoundBlock | None] = [None] * len(program.blocks)
         self.executions = [0] * len(program.blocks)
         self.fuse = True
+        self.clears_registers = True
+        """False if every path writes each register before it reads it."""
         self.can_compile = (
             arithmetic.is_real and native.is_possible() and self.binder.warpgroups is None and self.binder.tensor_loads is None
         )
@@ -229,7 +231,8 @@ class Machine:
         self.spaces.watch(observers)
         ranked = self.program.names_clusters and self.geometry.cluster_size > 1
         self.spaces.shared.ranks = self.specials.shared_addresses(0, 8) if ranked else None
-        self.registers.clear()
+        if self.clears_registers:
+            self.registers.clear()
         self.spaces.shared.clear()
         self.spaces.local.clear()
         self.specials.refresh()
@@ -277,7 +280,8 @@ class Machine:
         self.next_block += len(places)
         self.starts += 1
         lanes = geometry.lanes_at(places)
-        self.registers.clear(lanes)
+        if self.clears_registers:
+            self.registers.clear(lanes)
         self.spaces.shared.clear(lanes)
         self.spaces.local.clear(lanes)
         self.specials.refresh()
