@@ -329,8 +329,8 @@ COLUMN_NOTES = (
 def comparison_rows(analyses: Mapping[str, Analysis]) -> tuple[list[Column], list[list[str]]]:
     """The table's columns, without those that say nothing about any of the instances, and its rows."""
     rows = [_row(label, analysis) for label, analysis in analyses.items()]
-    kept = [index for index in range(len(COLUMNS)) if any(row[index] for row in rows)]
-    return [COLUMNS[index] for index in kept], [[row[index] or "–" for index in kept] for row in rows]
+    used = [index for index in range(len(COLUMNS)) if any(row[index] for row in rows)]
+    return [COLUMNS[index] for index in used], [[row[index] or "–" for index in used] for row in rows]
 
 
 def _row(label: str, analysis: Analysis) -> list[str]:

@@ -38,7 +38,7 @@ def print_counters(counters: Counters) -> None:
     else:
         print_table(columns, rows)
     classes = sorted(counters.total.instructions.items(), key=lambda item: -item[1])
-    told = [
+    sentences = [
         "Instructions of warps: " + ", ".join(f"{count(number)} {name}" for name, number in classes) + ".",
         f"Blocks passed {counted(counters.barriers, 'barrier')}.",
         "shared ld, st: wavefronts of shared memory, of which conflicts are due to banks; ideal: the fewest for as many words.",
@@ -46,9 +46,9 @@ def print_counters(counters: Counters) -> None:
     ]
     atomics = counters.total.shared_memory.get("atomic")
     if atomics is not None:
-        told.append(f"Wavefronts of {counted(atomics.requests, 'shared-memory atomic')} are not predicted.")
+        sentences.append(f"Wavefronts of {counted(atomics.requests, 'shared-memory atomic')} are not predicted.")
     click.echo()
-    for text in told:
+    for text in sentences:
         click.echo(text if width is None else textwrap.fill(text, width))
 
 
@@ -63,8 +63,8 @@ def _print_lines(cells: Sequence[str], width: int) -> None:
     indent = " " * (len(where) + 2)
     room = max(width - len(indent), 20)
     click.echo(printable(f"{where}  {source if len(source) <= room else source[: room - 3] + '...'}".rstrip()))
-    told = ", ".join(f"{value} {name}" for value, name in zip(values, _QUANTITIES, strict=True) if value)
-    click.echo(textwrap.fill(told, width, initial_indent=indent, subsequent_indent=indent))
+    quantities = ", ".join(f"{value} {name}" for value, name in zip(values, _QUANTITIES, strict=True) if value)
+    click.echo(textwrap.fill(quantities, width, initial_indent=indent, subsequent_indent=indent))
 
 
 def _where(line: LineCounters, name_file: bool) -> str | Text:

@@ -136,8 +136,8 @@ def _counted(code: KernelCode, entry: Entry, launch: FileLaunch) -> tuple[dict[s
     one = Launch(entry, launch.grid, launch.block, launch.shared_bytes, entry.parameter_names)
     run = run_launches(code, [one], given, {}, None, Settings(hazards=False, counters=True))
     if run.failed or run.counters is None:
-        told = next((finding.message for finding in run.findings if finding.severity == "error"), "it cannot be launched")
-        raise GemmgenError(f"{code.name}: {told.splitlines()[0]}\nlook: gemmgen emulate {code.name} with the same launch tells more")
+        message = next((finding.message for finding in run.findings if finding.severity == "error"), "it cannot be launched")
+        raise GemmgenError(f"{code.name}: {message.splitlines()[0]}\nlook: gemmgen emulate {code.name} with the same launch tells more")
     return counters_of(run.counters), f"grid {_sizes(launch.grid)}, block {_sizes(launch.block)}"
 
 

@@ -56,8 +56,8 @@ def verification_reports(files: Sequence[SpecFile], overrides: Sequence[str], sa
             foreign.append(str(error))
     if foreign and not planned:
         raise EnvironmentMissing("\n".join(foreign))
-    for told in foreign:
-        click.echo(printable(f"left out: {told}"), err=True)
+    for message in foreign:
+        click.echo(printable(f"left out: {message}"), err=True)
     backend = NativeBackend()
     reports = {}
     with progress_bar() as progress:

@@ -143,7 +143,7 @@ def _folded(line: str, continues: bool = False) -> list[str]:
         return [*_folded(f"{indent}// {sentence}"), *_folded(code, continues)]
     # The continuation of an aligned statement keeps its place; others are deeper than the line that opened their bracket, and
     # operands of assembler deeper than their colon.
-    kept = continues and not line.lstrip().startswith(":")
+    aligned = continues and not line.lstrip().startswith(":")
     parts: list[str] = []
     brackets: list[int] = []
     while len(line) > WIDTH and (at := _break(line)):
@@ -155,7 +155,7 @@ def _folded(line: str, continues: bool = False) -> list[str]:
                 brackets.append(depth)
             elif brackets:
                 brackets.pop()
-        base = brackets[-1] if brackets else len(indent) - 4 * kept
+        base = brackets[-1] if brackets else len(indent) - 4 * aligned
         line = f"{' ' * (len(indent) if len(indent) % 4 else base + 4)}{line[at:]}"
     return [*parts, line]
 

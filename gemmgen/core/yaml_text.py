@@ -71,10 +71,10 @@ def parse(text: bytes | str) -> Any:
     except yaml.MarkedYAMLError as error:
         if error.problem == _TOO_DEEP_FOR_LIBYAML:
             raise _with_its_line(text, error.problem_mark, f"nested more than {MAX_DEPTH} levels deep") from None
-        told, line, column = error.problem, *_line_at(text, error.problem_mark)
+        problem, line, column = error.problem, *_line_at(text, error.problem_mark)
         if line[column : column + 1] == TAB:
-            told = "a tab (→), where YAML wants spaces"
-        raise _with_its_line(text, error.problem_mark, f"not valid YAML: {told}") from None
+            problem = "a tab (→), where YAML wants spaces"
+        raise _with_its_line(text, error.problem_mark, f"not valid YAML: {problem}") from None
     except _Misplaced as error:
         raise _with_its_line(text, error.mark, str(error)) from None
     except yaml.reader.ReaderError as error:

@@ -270,12 +270,12 @@ def read_counted(path: Path) -> list[Counted]:
             continue
         if len(lines) >= MAX_PROBLEMS:
             raise SpecError(f"{path}: has more than {MAX_PROBLEMS} problems")
-        told = {match["name"]: float(match["value"]) for match in _LINE.finditer(comment[:MAX_TEXT_LENGTH])}
+        numbers = {match["name"]: float(match["value"]) for match in _LINE.finditer(comment[:MAX_TEXT_LENGTH])}
         try:
             read_problem(problem)
         except SpecError as error:
             raise SpecError(f"{path}, line {number}: {error}") from None
-        lines.append(Counted(problem, max(1, int(told.get("count", 1))), told.get("us")))
+        lines.append(Counted(problem, max(1, int(numbers.get("count", 1))), numbers.get("us")))
     if not lines:
         raise SpecError(f"{path}: lists no problem; need lines such as gemm:4096,11008,4096,nt,bf16")
     return lines

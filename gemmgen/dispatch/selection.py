@@ -162,7 +162,7 @@ def _promised(choice: Choice, request: Request) -> Choice:
     """The choice for ``request``, which is that of its ``choice`` without the caller's promises: the kernel that they allow takes its place
     where it may start early, or that of the point that saves the most by it."""
     chosen, device = choice.chosen, choice.device
-    kept = fastest = _early(chosen.candidate, chosen, request)
+    promised = fastest = _early(chosen.candidate, chosen, request)
     points = [] if request.companions else fastest_points(choice.request.on(device), device, MAX_EARLY, early_copies=True)
     space = space_of(request.kind)
     if points and space is not None:
@@ -172,7 +172,7 @@ def _promised(choice: Choice, request: Request) -> Choice:
         best = points[0]
         if best.saved and margin * (best.seconds - best.saved) < chosen.seconds - own:
             made = replace(chosen, seconds=best.seconds - best.saved, source="model")
-            fastest = _early(Candidate(space.label(best.spec), best.spec), made, request) or kept
+            fastest = _early(Candidate(space.label(best.spec), best.spec), made, request) or promised
     if fastest is None:
         return replace(choice, request=request)
     return replace(choice, request=request, options=(fastest, *choice.options[1:]), chosen=fastest)
@@ -225,8 +225,8 @@ def choose_by(
         seconds, source = model, "model"
         if table is not None:
             seconds, source = table.estimate(near, name, model, row_model(table, device, target))
-        if outlook is not None and source != "measured" and (told := outlook.seconds(candidate)) is not None:
-            seconds = told
+        if outlook is not None and source != "measured" and (predicted := outlook.seconds(candidate)) is not None:
+            seconds = predicted
         made = Option(candidate, fit, plan, dimensions, seconds, source, device)
         among_these = by_label if outlook is None or outlook.is_promising(candidate) else others
         other = among_these.get(plan.name)

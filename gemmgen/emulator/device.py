@@ -437,8 +437,8 @@ class Device:
             if before is not None:
                 footprint, unfinished = in_flight_behind(detector, footprint, before.effects(), before.unfinished)
         findings = (*detector.passed.values(), *detector.findings.all()) if detector is not None else ()
-        for told in (*findings, *([error] if error is not None else [])):
-            told.source = told.source or source
+        for report in (*findings, *([error] if error is not None else [])):
+            report.source = report.source or source
         return DeviceLaunch(
             kernel,
             grid,

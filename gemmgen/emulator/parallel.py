@@ -281,9 +281,9 @@ class _Team:
             return
         for _, hazard in findings:
             hazard.count -= before.get(id(hazard), 0)
-        told = [(start, hazard) for start, hazard in findings if hazard.count > 0]
+        reports = [(start, hazard) for start, hazard in findings if hazard.count > 0]
         observed = [copy.observed() for copy in copies if copy is not None]
-        end.send(_Report(waves.counts, waves.steps, waves.starts, output, told, observed))
+        end.send(_Report(waves.counts, waves.steps, waves.starts, output, reports, observed))
 
     # -- back in the first process -----------------------------------------------------------------------------
 

@@ -47,9 +47,9 @@ def launch_json(bundle: Bundle) -> str:
         "images": images,
         **plan.sequence.to_json(),
     }
-    for told, launch in zip(data["launches"], plan.sequence.launches, strict=True):
+    for fields, launch in zip(data["launches"], plan.sequence.launches, strict=True):
         if launch.blocks_of_device is not None:
-            told["blocks_of_device"] = str(launch.blocks_of_device)
+            fields["blocks_of_device"] = str(launch.blocks_of_device)
     return json.dumps(data, indent=1) + "\n"
 
 

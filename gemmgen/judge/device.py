@@ -140,16 +140,16 @@ class DeviceCandidate:
             for label, arrays in (("seen", inputs), ("unseen", unseen)):
                 for own, array in arrays.items():
                     (folder / f"{label}.{own}").write_bytes(array.tobytes())
-            told = _measured(folder)
-            if "fault" in told:
-                raise CandidateFailed("fails-on-gpu", printable(str(told["fault"]), 300))
+            answer = _measured(folder)
+            if "fault" in answer:
+                raise CandidateFailed("fails-on-gpu", printable(str(answer["fault"]), 300))
             measured = [
                 {one: _output(folder / f"{label}.{one}", self.task, one, sizes) for one in _outputs(self.task)}
                 for label in ("timed", "after")
             ]
-        peer_us = told.get("peer_us")
+        peer_us = answer.get("peer_us")
         times = Times(
-            str(self.device), sizes, float(told["candidate_us"]), None if peer_us is None else float(peer_us), str(told.get("peer", ""))
+            str(self.device), sizes, float(answer["candidate_us"]), None if peer_us is None else float(peer_us), str(answer.get("peer", ""))
         )
         return times, measured[0], measured[1]
 

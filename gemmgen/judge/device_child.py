@@ -60,7 +60,7 @@ def measure(folder: Path) -> dict[str, Any]:
             "candidate", "candidate", lambda index: launcher.launch(stream, *values[index]), lambda work: capture(cleanup, stream, work)
         )
         contestants = [own]
-        told: dict[str, Any] = {"peer": "no peer was named" if not asked["peer"] else "no peer: torch is not installed or sees no GPU"}
+        answer: dict[str, Any] = {"peer": "no peer was named" if not asked["peer"] else "no peer: torch is not installed or sees no GPU"}
         if torch is not None:
             peer = _peer(*asked["peer"])
             inputs = {one.name for one in arrays if one.role == "input"}
@@ -70,22 +70,22 @@ def measure(folder: Path) -> dict[str, Any]:
                 contestants.append(
                     torch_contestant(cleanup, torch, torch_stream, "peer", lambda index: peer(torch, asked["sizes"], tensors[index]))
                 )
-            told["peer"] = asked["peer"][1]
+            answer["peer"] = asked["peer"][1]
         for contestant in contestants:
             contestant.enqueue(0)
         call("cuCtxSynchronize")
         samples, launches = measure_in_turns(stream, contestants, rotation.count, ROUNDS, graph_seconds=GRAPH_SECONDS)
         call("cuCtxSynchronize")
-        told["candidate_us"] = median(samples[0]) / launches[0] * 1e6
+        answer["candidate_us"] = median(samples[0]) / launches[0] * 1e6
         if len(contestants) > 1:
-            told["peer_us"] = median(samples[1]) / launches[1] * 1e6
+            answer["peer_us"] = median(samples[1]) / launches[1] * 1e6
         _keep(rotation, rotation.count - 1, arrays, folder, "timed")
         _fill(rotation, 0, arrays, folder, "unseen")
         call("cuCtxSynchronize")
         launcher.launch(stream, *values[0])
         call("cuCtxSynchronize")
         _keep(rotation, 0, arrays, folder, "after")
-    return told
+    return answer
 
 
 def _fill(rotation: Rotation, index: int, arrays: list[ArrayArgument], folder: Path, label: str) -> None:
@@ -131,12 +131,12 @@ def _peer(file: str, function: str) -> Any:
 def main(folder: Path) -> None:
     """Answers the question in the folder."""
     try:
-        told = measure(folder)
+        answer = measure(folder)
     except CudaError as error:
-        told = {"fault": str(error)}
+        answer = {"fault": str(error)}
     except GemmgenError as error:
         sys.exit(str(error))
-    (folder / "answer.json").write_text(json.dumps(told))
+    (folder / "answer.json").write_text(json.dumps(answer))
 
 
 if __name__ == "__main__":

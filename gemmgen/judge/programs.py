@@ -144,8 +144,8 @@ class ProgramCandidate:
         if errors:
             raise CandidateFailed(self._kinds.get(errors[0].code, "fails"), errors[0].message, errors)
         if report.refused or report.unsupported:
-            told = [f"{kernel}: {why}" for kernel, why in report.refused.items()] or list(report.unsupported)
-            raise CandidateFailed("unknown", told[0])
+            problems = [f"{kernel}: {why}" for kernel, why in report.refused.items()] or list(report.unsupported)
+            raise CandidateFailed("unknown", problems[0])
         if report.ended_early:
             raise CandidateFailed("hangs", report.ended_early)
         if report.status:

@@ -24,8 +24,8 @@ def judge() -> Callable[..., Verdict]:
 
         verdict = judged(Path(candidate), Path(task), parse_reference(reference), shapes, run_native=run_native, seed=seed)
         if not verdict.accepted:
-            told = "; ".join(f"{failure.kind}: {failure.message}" for failure in verdict.failures)
-            pytest.fail(f"{told} (seed {verdict.seed})", pytrace=False)
+            failures = "; ".join(f"{failure.kind}: {failure.message}" for failure in verdict.failures)
+            pytest.fail(f"{failures} (seed {verdict.seed})", pytrace=False)
         return verdict
 
     return run

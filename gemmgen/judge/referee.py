@@ -363,8 +363,10 @@ class Referee:
                 self.verdict.worst_ratio = max(self.verdict.worst_ratio, worst)
                 continue
             at = tuple(int(index) for index in np.argwhere(ratio > 1)[0])
-            told = f"{name}{list(at)} is {got[at]:.9g}, expected {float(wanted[name][at]):.9g} within {float(bound[at]):.3g} ({data} data)"
-            self._fail(kind or self._kind_of_error(sizes, data, error, np.abs(magnitude.get(name, wanted[name]))), sizes, told)
+            difference = (
+                f"{name}{list(at)} is {got[at]:.9g}, expected {float(wanted[name][at]):.9g} within {float(bound[at]):.3g} ({data} data)"
+            )
+            self._fail(kind or self._kind_of_error(sizes, data, error, np.abs(magnitude.get(name, wanted[name]))), sizes, difference)
 
     def _bound(self, argument: Argument, sizes: dict[str, int], wanted: Arrays, magnitude: Arrays) -> npt.NDArray[np.float64]:
         """Largest allowed error of each element: 0 for integers, otherwise the bound of sums in float32 plus the rounding to the type."""

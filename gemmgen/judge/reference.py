@@ -109,20 +109,20 @@ def answers(file: Path, function: str, questions: Sequence[Question], seconds: i
     given: Arrays = {f"{number}/{name}": array for number, question in enumerate(questions) for name, array in question.arrays.items()}
     asked = [{"sizes": question.sizes, "arrays": list(question.arrays), "field": question.field} for question in questions]
     given["asked"] = np.frombuffer(json.dumps(asked).encode(), np.uint8)
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as told:  # a file, of which no more than the end is read
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:  # a file, of which no more than the end is read
         np.savez(Path(folder) / "given.npz", **cast("dict[str, Any]", given))
         environment = {"PATH": os.environ.get("PATH", ""), "OPENBLAS_NUM_THREADS": "1", "HOME": folder}
         command = [sys.executable, "-I", "-c", _CHILD, str(file.resolve()), function, str(seconds), str(MEMORY_BYTES)]
         nothing = subprocess.DEVNULL
         try:
             ended = subprocess.run(
-                command, cwd=folder, env=environment, stdin=nothing, stdout=nothing, stderr=told, timeout=seconds + 10, check=False
+                command, cwd=folder, env=environment, stdin=nothing, stdout=nothing, stderr=output, timeout=seconds + 10, check=False
             )
         except subprocess.TimeoutExpired:
             raise SpecError(f"{file}:{function} took more than {seconds} seconds") from None
         if ended.returncode or not (Path(folder) / "found.npz").exists():
-            told.seek(max(0, told.seek(0, os.SEEK_END) - _MAX_ERROR_LENGTH))
-            last = told.read().decode(errors="replace").strip().splitlines()[-1:] or ["it ended without results"]
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _MAX_ERROR_LENGTH))
+            last = output.read().decode(errors="replace").strip().splitlines()[-1:] or ["it ended without results"]
             raise SpecError(f"{file}:{function}: {printable(last[0], 300)}")
         try:
             results = _loaded(read_plain(Path(folder) / "found.npz", MAX_RESULTS))

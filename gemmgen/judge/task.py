@@ -110,8 +110,8 @@ def read_task(path: Path) -> Task:
     try:
         return Task.model_validate(fields)
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
-        raise SpecError(f"{path}: {told}") from None
+        mistakes = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
+        raise SpecError(f"{path}: {mistakes}") from None
 
 
 def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:

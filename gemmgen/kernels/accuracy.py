@@ -69,14 +69,14 @@ def stored(element: str, value: Array, bound: Array) -> tuple[Array, Array]:
         low, high = ELEMENTS[element].limits
         # Results that the bound does not keep apart may round to neighbours.
         return np.where(np.isnan(value), 0.0, np.clip(np.rint(value), low, high)), np.where(bound > 0, bound + 1, 0.0)
-    kept = float_format(element)
+    format_of_result = float_format(element)
     if element in ("e4m3", "e5m2"):
         value = np.clip(value, *ELEMENTS[element].limits)
     with np.errstate(over="ignore", invalid="ignore"):
         known = to_numbers(element, to_elements(element, value.astype(np.float32))).astype(np.float64)
-        infinite = np.abs(value) - bound >= kept.overflow
-        undecided = (bound > 0) & ~infinite & (np.abs(value) + bound >= kept.overflow)
+        infinite = np.abs(value) - bound >= format_of_result.overflow
+        undecided = (bound > 0) & ~infinite & (np.abs(value) + bound >= format_of_result.overflow)
         value = np.where((bound == 0) | infinite, known, value)
-        grown = bound + np.maximum(kept.roundoff * (np.abs(value) + bound), kept.smallest / 2)
+        grown = bound + np.maximum(format_of_result.roundoff * (np.abs(value) + bound), format_of_result.smallest / 2)
         grown = np.where(undecided | ~np.isfinite(bound), np.inf, np.where((bound == 0) | ~np.isfinite(value), 0.0, grown))
     return value, grown

@@ -188,8 +188,8 @@ def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides:
         kinds = list(FAMILIES | HOST_FAMILIES)
         got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
         near = get_close_matches(kind if isinstance(kind, str) else "", kinds, n=1)
-        told = f"{name}: kind: {got}, need one of: {', '.join(kinds)}" + (f" (did you mean {near[0]}?)" if near else "")
-        raise SpecError("\n".join([told, *_Excerpts(text, overrides, places).of(["kind"])]))
+        message = f"{name}: kind: {got}, need one of: {', '.join(kinds)}" + (f" (did you mean {near[0]}?)" if near else "")
+        raise SpecError("\n".join([message, *_Excerpts(text, overrides, places).of(["kind"])]))
     model = family(kind).spec
     checked: KernelSpec = validated(model, model.with_current_names(fields), name, "not a valid spec", text, overrides, places)
     return checked
@@ -218,16 +218,16 @@ def validated(
         raise SpecError(f"{name}: nested too deeply") from None
     schema = _schema(model)
     lines = [f"{name}: {wrong}:"]
-    told = _told_once(mistakes, fields)
+    merged = _told_once(mistakes, fields)
     excerpts = _Excerpts(text, overrides, places)
-    for item, path, number in told[:_SHOWN_MISTAKES]:
+    for item, path, number in merged[:_SHOWN_MISTAKES]:
         reason = _reason(item, path, fields, schema)
         if number is not None:
             reason = replace(reason, need=f"{reason.need}, or {_reason(number, path, fields, schema).need}")
         lines.append(f"  - {reason}")
         lines += excerpts.of(path)
-    if len(told) > _SHOWN_MISTAKES:
-        lines.append(f"  and {len(told) - _SHOWN_MISTAKES:,} more, {len(told):,} in all")
+    if len(merged) > _SHOWN_MISTAKES:
+        lines.append(f"  and {len(merged) - _SHOWN_MISTAKES:,} more, {len(merged):,} in all")
     raise SpecError("\n".join(lines))
 
 
@@ -244,12 +244,12 @@ def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str
     for item in mistakes:
         complaints.setdefault(tuple(_path(item["loc"], fields)), []).append(item)
     wholes = {path[:length] for path in complaints for length in range(len(path))}
-    told = []
+    merged = []
     for path, (item, *others) in complaints.items():
         if path not in wholes:
             number = next((other for other in others if other["type"].startswith(("int_", "greater", "less"))), None)
-            told.append((item, list(path), number if item["type"] == "literal_error" else None))
-    return told
+            merged.append((item, list(path), number if item["type"] == "literal_error" else None))
+    return merged
 
 
 class _Excerpts:

@@ -106,7 +106,7 @@ def build(
 
 def keep_facts(listing: Listing, folder: LibraryFolder, targets: Iterable[tuple[Instance, str, KernelPlan]]) -> dict[Target, Facts]:
     """The compiler's part of the folder's certificates, where it is still true and recorded by the manifest."""
-    options, kept = options_digest(), {}
+    options, valid = options_digest(), {}
     recorded = recorded_binaries(folder.certificate(MANIFEST))
     for instance, architecture, plan in targets:
         certificate = folder.section(instance, architecture)
@@ -114,8 +114,8 @@ def keep_facts(listing: Listing, folder: LibraryFolder, targets: Iterable[tuple[
         if facts is None or list(facts.kernels) != list(entries(plan)):
             continue
         if recorded.get((instance.name, architecture), facts.digest) == facts.digest:
-            kept[instance.name, architecture] = facts
-    return kept
+            valid[instance.name, architecture] = facts
+    return valid
 
 
 def compiler_fits(listing: Listing) -> bool:
@@ -271,8 +271,8 @@ def _verify(
         raise
     save(records)
     if errors:
-        told = f"{report.carried} carried over, {report.verified} verified, {report.failed} failed:"
-        raise VerificationError("\n".join([told, *errors]))
+        summary = f"{report.carried} carried over, {report.verified} verified, {report.failed} failed:"
+        raise VerificationError("\n".join([summary, *errors]))
     return [target for target in targets if facts[target[0].name, target[1]].program in stale]
 
 

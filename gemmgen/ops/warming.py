@@ -90,8 +90,8 @@ def warm(
         if ordinal is not None:
             loaded(option.plan, ordinal)
         seconds = time.monotonic() - started
-        kept = cached_plan(option.plan) is not None
-        of_choice = [Warmed(text, option.candidate.label, option.plan.name, seconds, kept) for text in texts]
+        was_cached = cached_plan(option.plan) is not None
+        of_choice = [Warmed(text, option.candidate.label, option.plan.name, seconds, was_cached) for text in texts]
         for warmed in of_choice:
             progress(warmed)
         return of_choice

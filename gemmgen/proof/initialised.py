@@ -178,9 +178,9 @@ class _Ways:
             if meeting is not None:
                 pending.append((meeting, way, before | {block}))
                 continue
-            told = len(conditions) == 1 and len(targets) == 2 and not mentions(conditions[0], turns)
+            decides = len(conditions) == 1 and len(targets) == 2 and not mentions(conditions[0], turns)
             for number, following in enumerate(targets):
-                further = way if not told else (*way, conditions[0] if number == 0 else negation(conditions[0]))
+                further = way if not decides else (*way, conditions[0] if number == 0 else negation(conditions[0]))
                 pending.append((following, further, before | {block}))
         return True
 

@@ -76,17 +76,17 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
         last = axis == len(stores[0].indices) - 1
         low = min(int(place[axis].min()) for place in places)
         high = max(int(place[axis].max()) + (store.count - 1 if last else 0) for store, place in zip(stores, places, strict=True))
-        told = _told(polynomials, outer, high - low + 1, digits)
-        if told is None:
+        numbers = _told(polynomials, outer, high - low + 1, digits)
+        if numbers is None:
             return None
-        terms |= told
+        terms |= numbers
     for quotient, remainder, dividend in digits.divided:
         if not {quotient, remainder} <= terms:
             continue
         outer, own = _split(polynomials, dividend, digits, threads, known)
-        told = _told(polynomials, outer, int(own.max()) - int(own.min()) + 1, digits)
-        if told is not None:
-            terms |= told
+        numbers = _told(polynomials, outer, int(own.max()) - int(own.min()) + 1, digits)
+        if numbers is not None:
+            terms |= numbers
             for place in places:
                 place.insert(0, own)
     if not digits.identity <= terms:

@@ -160,9 +160,9 @@ def emulate(
     run = run_launches(code, [launch], given, symbols or {}, None, settings)
     findings = run.findings
     if schedules and not run.failed:
-        told = schedule_difference(code, [launch], given, symbols or {}, settings, run, range(seed, seed + schedules))
-        if told:
-            findings = (schedule_finding(told), *findings)
+        difference = schedule_difference(code, [launch], given, symbols or {}, settings, run, range(seed, seed + schedules))
+        if difference:
+            findings = (schedule_finding(difference), *findings)
     return _result(kernel.name, run, findings)
 
 

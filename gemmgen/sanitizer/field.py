@@ -80,8 +80,8 @@ def compare_over_field(
         else:
             wanted = {name: (given[name].type, _stored(evaluate(text, arguments), given[name])) for name, text in other.items()}
         for name, array in first.arrays().items():
-            if name in wanted and (told := _difference(name, array, wanted[name][1])):
-                return FieldAnswer("different", told)
+            if name in wanted and (difference := _difference(name, array, wanted[name][1])):
+                return FieldAnswer("different", difference)
     times = f"{runs} run{'s' * (runs > 1)}"
     return FieldAnswer("same", f"the same function, wrong with probability below 2^-{math.floor(per_run * runs)} ({times})")
 

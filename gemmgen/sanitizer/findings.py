@@ -95,15 +95,15 @@ def findings_of_launches(launches: Sequence[Sequence[Finding]]) -> tuple[Finding
                 again.setdefault(key, []).append(finding)
             else:
                 first[key if key not in first and finding.places else (number, position)] = finding
-    told = []
+    findings = []
     for key, finding in first.items():
         if key in again:
             later = len(again[key])
             count = finding.count + sum(one.count for one in again[key])
             text = f"{finding.text}\n  again in {later} later launch{'es' if later > 1 else ''}; {count:,} accesses in all"
             finding = replace(finding, count=count, text=text)
-        told.append(finding)
-    return tuple(told)
+        findings.append(finding)
+    return tuple(findings)
 
 
 def _finding(error: EmulatorError, source: SourceText) -> Finding:

@@ -314,20 +314,20 @@ def _by_nvrtc(request: Request, files: Mapping[str, str]) -> DeviceCode:
             attempt.separate(given_folders=False)
         else:
             left_to_separate.insert(0, False)
-        told: CompileError | None = None
+        last_error: CompileError | None = None
         for _ in range(_MAX_REMOVALS):
             try:
                 return _with_what_nvcc_has(attempt)
             except _Refused as refusal:
-                told = told or refusal.errors[0]
+                last_error = last_error or refusal.errors[0]
                 if any(attempt.separate(given_folders) for given_folders in _taken(left_to_separate)):
                     continue
                 # Types and variables of the host go once the compiler has refused them; kernels that need them end in the first error.
                 if not any(attempt.remove_refused(error) for error in refusal.errors):
                     break
-        assert told is not None
-        advice = _advice(told, request.text)
-        raise CompileError(f"{told}\n{advice}", told.log) if advice else told
+        assert last_error is not None
+        advice = _advice(last_error, request.text)
+        raise CompileError(f"{last_error}\n{advice}", last_error.log) if advice else last_error
 
 
 def _taken(steps: list[bool]) -> Iterator[bool]:

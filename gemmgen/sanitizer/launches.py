@@ -160,11 +160,11 @@ def run_launches(
                 arithmetic=settings.arithmetic or REAL,
             )
         except (emulator.BadLaunch, emulator.ParseError, emulator.UnknownInstruction) as impossible:
-            told = str(impossible)
+            reason = str(impossible)
             for parameter, own_name in zip(launch.entry.parameters, launch.entry.parameter_names, strict=False):
-                told = re.sub(rf"\b{re.escape(parameter.name)}\b", own_name, told)
-            told = told.replace(launch.entry.symbol, launch.entry.name)
-            raise GemmgenError(f"{code.name}: {told}") from None
+                reason = re.sub(rf"\b{re.escape(parameter.name)}\b", own_name, reason)
+            reason = reason.replace(launch.entry.symbol, launch.entry.name)
+            raise GemmgenError(f"{code.name}: {reason}") from None
         except emulator.EmulatorError as caught:
             error = error or caught
             findings.append(findings_of(caught, (), code.text_of))
@@ -260,8 +260,8 @@ def schedule_difference(
     if jobs <= 1 or len(seeds) == 1 or not has_semaphores():
         for seed in seeds:
             other = run_launches(code, launches, given, symbols, RandomWarps(seed), plain)
-            if told := difference(first, other, f"schedule {seed}"):
-                return told
+            if text := difference(first, other, f"schedule {seed}"):
+                return text
         return ""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -269,9 +269,9 @@ def schedule_difference(
     with ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=get_context("spawn")) as pool:
         runs = [pool.submit(_run_seed, code, launches, dict(given), dict(symbols), plain, seed) for seed in seeds]
         for seed, future in zip(seeds, runs, strict=True):
-            if told := difference(first, future.result(), f"schedule {seed}"):
+            if text := difference(first, future.result(), f"schedule {seed}"):
                 pool.shutdown(cancel_futures=True)
-                return told
+                return text
     return ""
 
 

@@ -75,9 +75,9 @@ def find_layout(code: KernelCode, type_name: str) -> Layout:
 
     from gemmgen import emulator
 
-    told = np.zeros(len(words), np.uint64)
-    emulator.launch(compiled.ptx, "gemmgen_layout_of", grid=1, block=1, args=[told])
-    numbers = told.tolist()
+    words_of_layout = np.zeros(len(words), np.uint64)
+    emulator.launch(compiled.ptx, "gemmgen_layout_of", grid=1, block=1, args=[words_of_layout])
+    numbers = words_of_layout.tolist()
     fields = []
     for index, name in enumerate(names):
         offset, size, element, kind_number = numbers[1 + 4 * index : 5 + 4 * index]

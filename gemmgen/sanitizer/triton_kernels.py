@@ -117,8 +117,8 @@ def emulate_triton(
 
 def _softened(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """The findings, the worst first, with stores of copies by the lanes of one warp as warnings."""
-    told = [replace(one, severity="warning", text=f"warning: {one.text}") if _stores_copies(one) else one for one in findings]
-    return tuple(sorted(told, key=lambda one: ("error", "warning", "note").index(one.severity)))
+    softened = [replace(one, severity="warning", text=f"warning: {one.text}") if _stores_copies(one) else one for one in findings]
+    return tuple(sorted(softened, key=lambda one: ("error", "warning", "note").index(one.severity)))
 
 
 def _stores_copies(finding: Finding) -> bool:

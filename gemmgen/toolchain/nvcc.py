@@ -80,13 +80,13 @@ def _find(named: str | None) -> Nvcc | None:
         if candidate is None or not os.access(candidate, os.X_OK):
             continue
         try:
-            told, dry = (
+            version, dry = (
                 subprocess.run([candidate, *words], capture_output=True, text=True, timeout=30, check=False)
                 for words in (["--version"], ["--dryrun", "-x", "cu", "-c", os.devnull])
             )
         except (OSError, subprocess.TimeoutExpired):
             continue
-        release = re.search(r"release ([\d.]+)", told.stdout)
+        release = re.search(r"release ([\d.]+)", version.stdout)
         include = next((place for place in re.findall(r'"?-I([^"\s]+)"?', dry.stderr) if Path(place, "cuda_runtime.h").is_file()), None)
         if release is not None and include is not None:
             return Nvcc(candidate, os.path.normpath(include), release[1])

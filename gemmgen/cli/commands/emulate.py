@@ -478,12 +478,12 @@ def _print_run(
         click.echo(f"{click.style('clean', fg='green')}  {where}{agree}")
         for result in run.results:
             grid, block = (",".join(map(str, size)) for size in (result.grid, result.block))
-            told = (
+            summary = (
                 f"grid ({grid}), block ({block}), {count(result.shared_bytes)} bytes of shared memory, "
                 f"{counted(result.total_instructions, 'instruction')} of threads"
             )
             width = terminal_width()
-            click.echo(told if width is None else textwrap.fill(told, max(width, 20), subsequent_indent="  "))
+            click.echo(summary if width is None else textwrap.fill(summary, max(width, 20), subsequent_indent="  "))
         if findings:
             click.echo()
     for finding in findings:

@@ -158,8 +158,8 @@ def check_command(
     else:
         for alike in report.by_cause():
             first = alike[0]
-            told = f"{first.file}: {first.why}" if len(alike) == 1 else f"{len(alike)} files: {first.cause}; {first.file}: {first.why}"
-            click.echo(f"{click.style(f'{first.state:<10}', fg='red')}  {printable(told)}")
+            text = f"{first.file}: {first.why}" if len(alike) == 1 else f"{len(alike)} files: {first.cause}; {first.file}: {first.why}"
+            click.echo(f"{click.style(f'{first.state:<10}', fg='red')}  {printable(text)}")
         for note in report.notes:
             click.echo(printable(f"Note: {note}"), err=True)
         again = f"{report.compiled} compiled again, {report.verified} verified again"

@@ -437,9 +437,9 @@ def _require_valid(results: Sequence[PointResult], allow_invalid: bool) -> None:
     if not results or allow_invalid or not (invalid or none_valid):
         return
     first = (invalid or results)[0]
-    told = "no point of {} is a valid spec" if none_valid else f"{len(invalid):,} of {len(results):,} points of {{}} make no valid spec"
+    message = "no point of {} is a valid spec" if none_valid else f"{len(invalid):,} of {len(results):,} points of {{}} make no valid spec"
     reason = first.reason.split("\n", 1)[0]
-    raise SweepError(f"{told.format(first.sweep)}: {reason}. Correct the axes, or continue with --allow-invalid")
+    raise SweepError(f"{message.format(first.sweep)}: {reason}. Correct the axes, or continue with --allow-invalid")
 
 
 def _tell_none_accepted(results: Sequence[PointResult]) -> None:

@@ -512,16 +512,16 @@ class HazardDetector(Observer):
                 self._valueless = True
 
     def _unwritten_global(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
-        kept = self._of_use(site, granules, self._global.granule)
-        lanes, granules = lanes[kept], granules[kept]
+        of_use = self._of_use(site, granules, self._global.granule)
+        lanes, granules = lanes[of_use], granules[of_use]
         if not len(granules):
             return
         self._load_unwritten(site, lanes, granules, self._global.granule, self._global_site(site, granules))
 
     def _unwritten_shared(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         assert self._shared is not None
-        kept = self._of_use(site, granules, self._shared.granule)
-        lanes, granules = lanes[kept], granules[kept]
+        of_use = self._of_use(site, granules, self._shared.granule)
+        lanes, granules = lanes[of_use], granules[of_use]
         if not len(granules):
             return
         self._load_unwritten(site, lanes, granules, self._shared.granule, self._shared_site(site, granules))
@@ -536,8 +536,8 @@ class HazardDetector(Observer):
 
     def _unwritten_local(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         assert self._local is not None
-        kept = self._of_use(site, granules, self._local.granule)
-        lanes, granules = lanes[kept], granules[kept]
+        of_use = self._of_use(site, granules, self._local.granule)
+        lanes, granules = lanes[of_use], granules[of_use]
         if not len(granules):
             return
         address = int(granules[0]) * self._local.granule - int(self._base["local"][lanes[0]])

@@ -409,7 +409,7 @@ class ProxyRules(Observer):
         fine = np.ones(len(distinct), np.bool_)
         for issuer in issuers.tolist():
             fine &= self._fenced(issuer, threads, times, self._covering(space))
-        told = set()
+        reported = set()
         for position in np.flatnonzero(~fine).tolist():
             other = self.records.sites[int(distinct[position]) >> 32]
             assert other is not None
@@ -417,9 +417,9 @@ class ProxyRules(Observer):
             done = f"uses {place}, which threads have written{' by cp.async' if kind is CopyWithoutProxyFence else ''}"
             if reads:
                 kind, done = RefillWithoutProxyFence, f"overwrites {place}, which threads have read"
-            if kind in told:
+            if kind in reported:
                 continue
-            told.add(kind)
+            reported.add(kind)
             self.findings.add(
                 kind(
                     f"{_doing(inst)} {done}; no fence.proxy.async lies between the {'read' if reads else 'write'} and this"

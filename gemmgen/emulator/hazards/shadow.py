@@ -137,8 +137,8 @@ class AccessSet:
         last[:-1] = (granules[1:] != granules[:-1]) | ((packed[1:] ^ packed[:-1]) & 0xFFFFFFFF != 0)
         granules, packed = granules[last], packed[last]
         if len(granules) > max(_LOG, _ACCESSES_KEPT * len(self.first)):
-            kept = _spread_out(granules, packed, _ACCESSES_KEPT)
-            granules, packed = granules[kept], packed[kept]
+            recent = _spread_out(granules, packed, _ACCESSES_KEPT)
+            granules, packed = granules[recent], packed[recent]
         self._log = [(granules, packed)]
         self._logged = len(granules)
         self._limit = max(_LOG, 2 * self._logged)
@@ -211,8 +211,8 @@ def _spread_out(granules: np.ndarray, packed: np.ndarray, most: int) -> np.ndarr
     threads = packed & 0xFFFFFFFF
     # Lengths are powers of two, so that kept entries stay spread out after growth.
     stretch = threads >> max(int(threads.max()).bit_length() - most.bit_length() + 1, 0)
-    kept: np.ndarray = np.flatnonzero(np.append((granules[1:] != granules[:-1]) | (stretch[1:] != stretch[:-1]), True))
-    return kept
+    indices: np.ndarray = np.flatnonzero(np.append((granules[1:] != granules[:-1]) | (stretch[1:] != stretch[:-1]), True))
+    return indices
 
 
 def _not_ordered(positions: np.ndarray, packed: np.ndarray, lanes: Lanes, records: Records, order: Order) -> tuple[np.ndarray, np.ndarray]:

@@ -240,12 +240,12 @@ def _name(inst: Instruction) -> str:
 
 def _prune(events: list[_Event]) -> None:
     """Forgets events whose cells a later write that has ended covers: it has been found to be ordered after them."""
-    kept: list[_Event] = []
+    open_events: list[_Event] = []
     covers: list[_Event] = []
     for event in reversed(events):
         if event.operation is None and any(later.cells.holds(event.cells) for later in covers):
             continue
-        kept.append(event)
+        open_events.append(event)
         if event.writes and event.operation is None:
             covers.append(event)
-    events[:] = kept[::-1]
+    events[:] = open_events[::-1]

@@ -109,11 +109,11 @@ def szext(inst: Instruction, binder: Binder) -> Operation:
         bits = np.minimum(count, np.uint32(32)) if clamp else count & np.uint32(31)
         wide = np.asarray(value).astype(np.uint64)
         ones = (np.uint64(1) << bits.astype(np.uint64)) - np.uint64(1)
-        kept = wide & ones
+        shifted = wide & ones
         if signed:
             top = (wide >> (np.maximum(bits, np.uint32(1)) - np.uint32(1)).astype(np.uint64)) & np.uint64(1)
-            kept = np.where((bits > 0) & (top > 0), kept | ~ones, kept)
-        return kept.astype(np.uint32)
+            shifted = np.where((bits > 0) & (top > 0), shifted | ~ones, shifted)
+        return shifted.astype(np.uint32)
 
     target = binder.target(inst, inst.operands[0], "b32")
     return binder.gathered([target], compute, [binder.source(inst, operand, "u32") for operand in inst.operands[1:]])
@@ -210,8 +210,8 @@ def constant_permutation(selector: int) -> Callable[[Source, Source], Source]:
     def compute(a: Source, b: Source) -> Source:
         parts: list[Source] = []
         for (operand, bits), mask in moves.items():
-            kept = (a, b)[operand] & np.uint32(mask)
-            parts.append(kept << np.uint32(bits) if bits > 0 else kept >> np.uint32(-bits) if bits else kept)
+            shifted = (a, b)[operand] & np.uint32(mask)
+            parts.append(shifted << np.uint32(bits) if bits > 0 else shifted >> np.uint32(-bits) if bits else shifted)
         for operand, sign, ones in signs:
             parts.append(np.where((a, b)[operand] & np.uint32(sign), np.uint32(ones), np.uint32(0)))
         result = parts[0]

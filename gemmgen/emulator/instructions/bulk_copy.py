@@ -140,8 +140,8 @@ class Ends:
         self.engines.clusters.check_remote(self.inst, np.full(len(ranks), lane), np.array([first + rank for rank in ranks]))
         parity = barrier // stride % 2
         for rank in ranks:
-            told = rank // 2 * 2 + parity if pairs and self.inst.opcode == "cp" else rank
-            yield (first + rank) * stride + destination % stride, (first + told) * stride + barrier % stride
+            signalled = rank // 2 * 2 + parity if pairs and self.inst.opcode == "cp" else rank
+            yield (first + rank) * stride + destination % stride, (first + signalled) * stride + barrier % stride
 
     def _misused(self, message: str, lane: int) -> NoReturn:
         self.binder.fail(ClusterMisuse, message, self.inst, np.array([lane]))

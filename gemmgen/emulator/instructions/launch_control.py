@@ -39,12 +39,12 @@ def try_cancel(inst: Instruction, binder: Binder) -> Operation:
         everyone = (1 << binder.geometry.cluster_size) - 1 if inst.has("multicast::cluster::all") else None
         for lane in lanes.tolist():
             place = lane // binder.geometry.stride
-            if (told := binder.engines.refused.get(place)) is not None:
+            if (refusal := binder.engines.refused.get(place)) is not None:
                 message = (
                     f"{inst.opcode}.try_cancel by {binder.geometry.describe_block(place)}, which has read that no cluster was cancelled"
                 )
                 raise ClusterMisuse(
-                    f"{message}: it must not ask again", instruction=inst, threads=binder.geometry.describe(np.array([lane])), other=told
+                    f"{message}: it must not ask again", instruction=inst, threads=binder.geometry.describe(np.array([lane])), other=refusal
                 )
         for lane, answer, barrier in zip(lanes.tolist(), answers(lanes).tolist(), barriers(lanes).tolist(), strict=True):
             targets = list(ends.targets(lane, answer, barrier, everyone))

@@ -106,12 +106,12 @@ def _matrices(inst: Instruction, fragment: Operand, wide: bool) -> int:
 
 def _check_load(inst: Instruction) -> None:
     """Raises UnknownInstruction for shapes that do not go with a type."""
-    kept = {modifier for modifier in inst.modifiers if modifier not in ("sync", "aligned", "x1", "x2", "x4", "shared", "shared::cta")}
-    narrow = {"b8x16", *(kept & _NARROW.keys())}
+    modifiers = {modifier for modifier in inst.modifiers if modifier not in ("sync", "aligned", "x1", "x2", "x4", "shared", "shared::cta")}
+    narrow = {"b8x16", *(modifiers & _NARROW.keys())}
     forms = [{"m8n8", "b16"}, {"m8n8", "trans", "b16"}, {"m16n16", "trans", "b8"}]
     if len(narrow) == 2:
         forms += [{"m16n16", "trans", *narrow}, {"m8n16", *narrow}]
-    if kept not in forms:
+    if modifiers not in forms:
         raise UnknownInstruction(f"{inst.opcode} in a form that is not implemented", instruction=inst)
 
 

@@ -214,8 +214,8 @@ def _copies(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
 def _source_banks() -> str:
     """Strides at which the pixels that lanes copy together meet in banks of the source."""
     degrees = {stride: copy_source_degree([lane // 2 * 32 * stride + lane % 2 * 16 for lane in range(32)], 16) for stride in (2, 3, 4)}
-    told = ", ".join(f"{degree} at stride {stride}" for stride, degree in degrees.items() if degree > 1)
-    return f"pixels that lanes copy together meet in the same banks of x: {told} along a row, as do rows of y that begin in one bank"
+    conflicts = ", ".join(f"{degree} at stride {stride}" for stride, degree in degrees.items() if degree > 1)
+    return f"pixels that lanes copy together meet in the same banks of x: {conflicts} along a row, as do rows of y that begin in one bank"
 
 
 def _copy(tile: OperandTile, what: str) -> str:

@@ -183,10 +183,10 @@ def within_groups(filter: Any, c: int) -> Any:
     """Filters of the ``c`` channels of a group, (k, c, r, s), from block-diagonal ones of several groups."""
     k, block, r, s = _shape(filter, "k block r s")
     parts = filter.reshape(k // block, block // c, c, block // c, c, r, s)
-    kept = _filled(filter.reshape(-1)[:0], 0, k * c * r * s).reshape(k // block, block // c, c, c, r, s)
+    spread = _filled(filter.reshape(-1)[:0], 0, k * c * r * s).reshape(k // block, block // c, c, c, r, s)
     for group in range(block // c):
-        kept[:, group] = parts[:, group, :, group]
-    return kept.reshape(k, c, r, s)
+        spread[:, group] = parts[:, group, :, group]
+    return spread.reshape(k, c, r, s)
 
 
 _NEIGHBOUR_ORDER = (*range(0, NEIGHBOURS, 2), *range(1, NEIGHBOURS, 2))

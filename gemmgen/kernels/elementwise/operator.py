@@ -35,8 +35,8 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         if layout.type != x.type:
             raise LaunchError(f"elementwise: {name} has elements {layout.type}, need x's, {x.type}")
     shape = broadcast({"x": x, **given})
-    kept = axes_kept(operations, shape)
-    spec = _spec(x, operations, kept)
+    result_shape = axes_kept(operations, shape)
+    spec = _spec(x, operations, result_shape)
     reasons: list[Reason] = []
     steps, own = plan_operations(spec, reasons)
     if reasons:
@@ -46,7 +46,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
             raise LaunchError(f"elementwise: {name} is not an integer, and is added to integers; cast to float32 before it")
     y = _result(operands.get("out"), own, shape)
     arrays = {"x": x, "y": y, **given}
-    arrays, copies = readable(arrays, shape, kept)
+    arrays, copies = readable(arrays, shape, result_shape)
     request = request_of(arrays, shape, operations, None if y.type == own else SPEC_TYPES[y.type])
     return Interpretation(request, (Result("out", shape, y.type),), copies)
 
@@ -98,14 +98,14 @@ def _interpret_named(x: Layout, operations: tuple[Operation, ...], operands: Map
         else:
             axis = {"row": -2, "column": -1}.get(output.per or "all", 0)
             others[kernel] = _of_size(word, layout, shape[axis] if axis and len(shape) >= -axis else 1)
-    kept = axes_kept(all_operations, shape)
+    result_shape = axes_kept(all_operations, shape)
     reasons: list[Reason] = []
-    _, own = plan_operations(_spec(x, tuple(all_operations), kept), reasons)
+    _, own = plan_operations(_spec(x, tuple(all_operations), result_shape), reasons)
     if reasons:
         raise LaunchError(str(PlanError("elementwise:", reasons)))
     y = _result(operands.get("out"), own, shape)
     arrays = {"x": x, "y": y, **read, **written}
-    arrays, copies = readable(arrays, shape, kept, ("y", *written))
+    arrays, copies = readable(arrays, shape, result_shape, ("y", *written))
     copies = tuple(replace(copy, operand=named.get(copy.operand, copy.operand)) for copy in copies)
     request = request_of(arrays, shape, tuple(all_operations), None if y.type == own else SPEC_TYPES[y.type], others, named, numbers)
     return Interpretation(request, (Result("out", shape, y.type),), copies)

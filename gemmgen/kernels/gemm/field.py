@@ -32,10 +32,10 @@ _KEPT = ("kind", "order", "epilogue")
 def reference_spec(plan: GemmPlan) -> dict[str, Any]:
     """The naive kernel in float32 with the same epilogue."""
     fields = plan.spec.model_dump(mode="json", exclude_unset=True)
-    kept = {name: fields[name] for name in _KEPT if name in fields}
+    shared = {name: fields[name] for name in _KEPT if name in fields}
     batch = "strided" if plan.spec.batch == "strided" else "none"
-    kept["accuracy"] = epilogue_accuracy(plan.spec)
-    return {**kept, **_REFERENCE, "alpha": "argument", "beta": "argument", "batch": batch, "label": "field_reference"}
+    shared["accuracy"] = epilogue_accuracy(plan.spec)
+    return {**shared, **_REFERENCE, "alpha": "argument", "beta": "argument", "batch": batch, "label": "field_reference"}
 
 
 def field_cases(plan: GemmPlan) -> list[Case]:

@@ -42,8 +42,8 @@ class Grouping(SpecModel):
     @property
     def words(self) -> tuple[str, ...]:
         """Words of a name for all that differs from sorted groups."""
-        told = ("masked", self.rows == "masked"), ("depths", self.depth == "offsets"), ("places", self.places == "addresses"), *self.moved
-        return tuple(word for word, differs in told if differs)
+        given = ("masked", self.rows == "masked"), ("depths", self.depth == "offsets"), ("places", self.places == "addresses"), *self.moved
+        return tuple(word for word, differs in given if differs)
 
 
 Grouping.SORTED = Grouping()

@@ -89,7 +89,7 @@ def sum_error(loop: Mainloop, slices: int, k: int, joined: int = 0, turing: bool
     2^-result_bits of itself. No term, and no sum on the way, is larger than S = |A| |B|, apart from the lost parts; the exponent of a
     subnormal factor is that of the smallest normal number, which stands for it. Sums that leave the tensor core are added up in float32.
     """
-    kept = TURING if turing else NARROW if loop.type_a in ("e4m3", "e5m2") else WIDE
+    truncation = TURING if turing else NARROW if loop.type_a in ("e4m3", "e5m2") else WIDE
     step = TURING_STEP if turing else loop.instruction_k
     chain = ceil_div(k, slices)
     parts = slices + joined
@@ -97,7 +97,7 @@ def sum_error(loop: Mainloop, slices: int, k: int, joined: int = 0, turing: bool
         chain = min(chain, loop.promote_steps * loop.tile_k)
         parts += ceil_div(k, chain) if chain else 0
     steps = ceil_div(min(chain + loop.tile_k, k), step)
-    lost = steps * ((step + 1) * 2.0**-kept.fraction_bits + 2.0**-kept.result_bits)
+    lost = steps * ((step + 1) * 2.0**-truncation.fraction_bits + 2.0**-truncation.result_bits)
     inside = lost / (1 - lost) if lost < 1 else inf
     outside = accumulated(parts) if parts > 1 else 0.0
     return inside + outside * (1 + inside)

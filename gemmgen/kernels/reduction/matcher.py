@@ -83,8 +83,8 @@ class ReductionRequest(Request):
         if self.tensor is not None:
             return self.tensor
         (outer, reduced, inner), strides = self.x.shape, self.x.strides
-        kept = (Axis(outer, strides[0], max(inner, 1)), Axis(inner, strides[2], 1))
-        return tensor_of(kept, (Axis(reduced, strides[1]),), in_order(self.operation))
+        outer_axes = (Axis(outer, strides[0], max(inner, 1)), Axis(inner, strides[2], 1))
+        return tensor_of(outer_axes, (Axis(reduced, strides[1]),), in_order(self.operation))
 
     @cached_property
     def traits(self) -> tuple[str, ...]:

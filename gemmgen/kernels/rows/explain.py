@@ -26,12 +26,12 @@ def explain(plan: RowsPlan) -> list[Section]:
     """Formulas, work of threads, and bytes."""
     per_row = f"{plan.lanes} threads, {plan.vector} element{'s' if plan.vector > 1 else ''} at a time"
     held = f"in registers, {plan.held} vectors a thread: rows to {plan.most_columns} columns"
-    kept = held if plan.held else "read again for each statistic"
+    held_text = held if plan.held else "read again for each statistic"
     rows = f"{plan.rows} row{'s' if plan.rows > 1 else ''} at a time"
     sizes = sum(matrix.element_bytes for matrix in plan.matrices), sum(matrix.element_bytes for matrix in plan.outputs)
     return [
         Section("Computation", tuple(("", line) for line in summary(plan))),
-        Section("Division of work", (("row", per_row), ("kept", kept), ("block", rows))),
+        Section("Division of work", (("row", per_row), ("kept", held_text), ("block", rows))),
         Section("Cost of an element", (("bytes", f"{sizes[0]} read, {sizes[1]} written"), ("passes", str(passes(plan))))),
     ]
 

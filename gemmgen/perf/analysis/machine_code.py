@@ -115,12 +115,16 @@ def analyse_functions(instructions: Sequence[Instruction], architecture: Archite
 
 def _without_filling(body: Sequence[Instruction]) -> list[Instruction]:
     """A function without the NOPs, and the branch to itself before them, that fill the space behind its code."""
-    kept = list(body)
-    while kept and kept[-1].mnemonic == "NOP":
-        kept.pop()
-    if kept and kept[-1].mnemonic == "BRA" and kept[-1].target in (*kept[-1].labels, kept[-1].address):
-        kept.pop()
-    return kept
+    instructions = list(body)
+    while instructions and instructions[-1].mnemonic == "NOP":
+        instructions.pop()
+    if (
+        instructions
+        and instructions[-1].mnemonic == "BRA"
+        and instructions[-1].target in (*instructions[-1].labels, instructions[-1].address)
+    ):
+        instructions.pop()
+    return instructions
 
 
 def _kernel_code(entry: str, body: Sequence[Instruction], architecture: Architecture) -> KernelCode:

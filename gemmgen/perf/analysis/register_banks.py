@@ -96,10 +96,10 @@ def register_banks(body: Sequence[Instruction], architecture: Architecture) -> B
     if not rule_is_known(architecture) or not any(instruction.mnemonic == "FFMA" for instruction in body):
         return None
     ports = _Ports(ffma_cycles(architecture))
-    kept: dict[int, int] = {}
+    cached: dict[int, int] = {}
     report = None
     for _ in range(_PASSES):
-        report = _go_round(body, ports, kept)
+        report = _go_round(body, ports, cached)
     return report
 
 
@@ -122,10 +122,10 @@ class OperandRead:
 
 def operand_reads(body: Sequence[Instruction]) -> list[tuple[OperandRead, ...]]:
     """The register operands of each instruction of a loop's body, once the loop has gone round; none for other instructions."""
-    kept: dict[int, int] = {}
+    cached: dict[int, int] = {}
     reads: list[tuple[OperandRead, ...]] = []
     for _ in range(_PASSES):
-        reads = [tuple(_operand_reads(instruction, kept)) for instruction in body]
+        reads = [tuple(_operand_reads(instruction, cached)) for instruction in body]
     return reads
 
 

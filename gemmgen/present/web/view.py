@@ -106,17 +106,17 @@ def _cuda_lines(analysis: Analysis) -> list[_CudaLine]:
 
 def _ptx_lines(ptx: str) -> list[_PtxLine]:
     """The lines of PTX without those that only say where they come from."""
-    source, kept = 0, []
+    source, lines = 0, []
     for number, line in enumerate(ptx.splitlines(), 1):
         if match := _LOCATION.match(line):
             source = int(match["line"])
         elif line.startswith("}"):
-            kept.append((number, 0, line))
+            lines.append((number, 0, line))
             source = 0
         elif not _NO_CODE.fullmatch(line):
-            kept.append((number, source, line))
-    html = coloured_lines("\n".join(line.rstrip().replace("\t", "  ") for _, _, line in kept), "ptx")
-    return [_PtxLine(number, source, text) for (number, source, _), text in zip(kept, html, strict=True)]
+            lines.append((number, source, line))
+    html = coloured_lines("\n".join(line.rstrip().replace("\t", "  ") for _, _, line in lines), "ptx")
+    return [_PtxLine(number, source, text) for (number, source, _), text in zip(lines, html, strict=True)]
 
 
 def _sass_lines(listed: list[ListedInstruction]) -> list[_SassLine]:

@@ -122,5 +122,5 @@ _kept: dict[int, Workspaces] = {}
 
 def workspaces(ordinal: int) -> Workspaces:
     """The workspaces of a device, kept for the life of the process."""
-    kept = _kept.get(ordinal)
-    return kept if kept is not None else _kept.setdefault(ordinal, Workspaces(ordinal))
+    of_device = _kept.get(ordinal)
+    return of_device if of_device is not None else _kept.setdefault(ordinal, Workspaces(ordinal))

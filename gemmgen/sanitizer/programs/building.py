@@ -156,8 +156,8 @@ def _stubs(source: str, nvcc: Nvcc) -> str:
     tool = shutil.which("nm")
     if library is None or tool is None:
         return ""
-    told = subprocess.run([tool, "-D", "--defined-only", str(library)], capture_output=True, text=True, check=False).stdout
-    names = {line.split()[-1].split("@")[0] for line in told.splitlines() if len(line.split()) == 3}
+    symbols = subprocess.run([tool, "-D", "--defined-only", str(library)], capture_output=True, text=True, check=False).stdout
+    names = {line.split()[-1].split("@")[0] for line in symbols.splitlines() if len(line.split()) == 3}
     written = set(_DEFINED.findall(source))
     missing = sorted(name for name in names - written if re.fullmatch(r"(?:__)?cuda\w+", name))
     header = (include / "cuda.h").read_text(errors="replace")

@@ -59,10 +59,10 @@ class Places:
         # The address behind the call belongs to the next line; one byte before it lies within the call.
         command = [self._tool, "-i", "-f", "-C", "-e", frame.file, hex(max(frame.offset - 1, 0))]
         try:
-            told = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=False).stdout.splitlines()
+            answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=False).stdout.splitlines()
         except (OSError, subprocess.TimeoutExpired):
             return None
-        for function, where in zip(told[::2], told[1::2], strict=False):
+        for function, where in zip(answer[::2], answer[1::2], strict=False):
             match = _ADDRESS_LINE.match(where)
             if match is None or match["line"] == "0" or match["file"].startswith("??"):
                 continue

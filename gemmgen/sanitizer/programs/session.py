@@ -338,9 +338,9 @@ class Session:
             for touched in result.touched:
                 self._conflicts(self.order.touch(work, touched))
         if len(self._launch_findings) < _MAX_FINDINGS:
-            told = findings_of(result.error, result.findings, self.text_of)
-            if told:
-                self._launch_findings.append(tuple(self._named(finding) for finding in told))
+            findings = findings_of(result.error, result.findings, self.text_of)
+            if findings:
+                self._launch_findings.append(tuple(self._named(finding) for finding in findings))
         if result.error is not None:
             if isinstance(result.error, UnknownInstruction):
                 self._refuse(label, result.error)
@@ -533,11 +533,11 @@ class Session:
         """Notes the digest of a copy between host and device; the bytes are those of the device's side."""
         if bool(target) == bool(source):
             return
-        address, kept = (target, self.report.copied_to_device) if target else (source, self.report.copied_to_host)
+        address, copies = (target, self.report.copied_to_device) if target else (source, self.report.copied_to_host)
         self._region(address, count)
         moved = self.device.memory[address - GLOBAL_BASE : address - GLOBAL_BASE + count]
-        if len(kept) < _MAX_COPIES and moved.any():
-            kept.add(sha256(moved.tobytes()).digest())
+        if len(copies) < _MAX_COPIES and moved.any():
+            copies.add(sha256(moved.tobytes()).digest())
 
     def _look_for_unwritten(self, region: Region, address: int, count: int, call: str, frames: tuple[Frame, ...], to_host: bool) -> None:
         """Bytes that nothing has written reach the host."""

@@ -176,15 +176,15 @@ class StreamOrder:
 
     def _touch(self, region: int, access: _Access) -> Iterator[Conflict]:
         earlier = self._accesses.setdefault(region, [])
-        kept = []
+        others = []
         for other in earlier:
             ordered = access.work is other.work or access.work.follows(other.work)
             if not ordered and access.conflicts_with(other):
                 yield Conflict(other.work, access.work, region, other.writes, access.writes)
             covers = access.flags is None and access.first <= other.first and other.last <= access.last
             if not (ordered and covers and access.writes >= other.writes):
-                kept.append(other)
-        self._accesses[region] = [*kept[-_MAX_ACCESSES:], access]
+                others.append(other)
+        self._accesses[region] = [*others[-_MAX_ACCESSES:], access]
 
 
 def _join(clock: Clock, other: Clock) -> None:

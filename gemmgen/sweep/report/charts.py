@@ -217,9 +217,9 @@ def _axis_chart(group: Group, axis: Axis) -> Chart:
     transform: list[Spec] = []
     if not is_continuous(axis) and len(axis.values) > MAX_VALUES:
         ranked = sorted(group.best_by_value(axis).items(), key=lambda item: group.measure.rank(item[1].value))
-        kept = {text for text, _ in ranked[:MAX_VALUES]}
-        hidden = [text for text in axis.values if text not in kept]
-        x["sort"] = [text for text in axis.values if text in kept]
+        shown = {text for text, _ in ranked[:MAX_VALUES]}
+        hidden = [text for text in axis.values if text not in shown]
+        x["sort"] = [text for text in axis.values if text in shown]
         transform = [{"filter": {"field": x["field"], "oneOf": x["sort"]}}]
     dots: Spec = {"x": x, "y": _value(group), "tooltip": _tooltip(group)}
     if not is_continuous(axis):
@@ -279,8 +279,8 @@ def _roofline_chart(name: str, members: Sequence[tuple[Group, Sequence[Shown]]])
             intensity, rate = _intensity(group, one), _rate(one)
             if intensity > 0 and rate > 0:
                 share = group.fraction(one.result)
-                told = f"{share:.1%}" if share else ""
-                rows.append({"intensity": intensity, "rate": rate, "problem": sizes, "told": group.measure.text(one.value), "share": told})
+                text = f"{share:.1%}" if share else ""
+                rows.append({"intensity": intensity, "rate": rate, "problem": sizes, "told": group.measure.text(one.value), "share": text})
     intensities = [row["intensity"] for row in rows] or [ridge]
     rates = [row["rate"] for row in rows] or [compute.value / 10]
     left, right = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3

@@ -138,13 +138,13 @@ class Group:
         on nothing but their digests."""
         if len(self.shown) <= limit:
             return self.shown
-        kept = {one.number for one in self.ranked[:20]}
+        numbers = {one.number for one in self.ranked[:20]}
         for axis in self.axes:
-            kept |= {one.number for one in list(self.best_by_value(axis).values())[:MAX_VALUES]}
-        rest = sorted((one for one in self.shown if one.number not in kept), key=lambda one: one.result.digest)
-        places = max(limit - len(kept), 0)
-        kept |= {rest[place * len(rest) // places].number for place in range(places)}
-        return tuple(one for one in self.shown if one.number in kept)
+            numbers |= {one.number for one in list(self.best_by_value(axis).values())[:MAX_VALUES]}
+        rest = sorted((one for one in self.shown if one.number not in numbers), key=lambda one: one.result.digest)
+        places = max(limit - len(numbers), 0)
+        numbers |= {rest[place * len(rest) // places].number for place in range(places)}
+        return tuple(one for one in self.shown if one.number in numbers)
 
 
 def grouped(results: Iterable[PointResult]) -> list[Group]:

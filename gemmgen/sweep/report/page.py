@@ -195,9 +195,9 @@ def _titles(groups: Sequence[Group]) -> list[str]:
 def _section(group: Group, drawn: Sequence[Shown], listed: int, title: str) -> Section:
     best = group.ranked[0]
     time = best.result.metrics.get("median_us")
-    told = group.measure.text(best.value)
+    best_text = group.measure.text(best.value)
     if time is not None and group.measure.metric != "median_us" and math.isfinite(time):
-        told = f"{told} · {four_digits(time)} µs"
+        best_text = f"{best_text} · {four_digits(time)} µs"
     rows = group.ranked[:listed]
     share = group.fraction(best.result)
     ratio = group.peer_us / time if group.peer_us and time else None
@@ -210,7 +210,7 @@ def _section(group: Group, drawn: Sequence[Shown], listed: int, title: str) -> S
             alike.append(f"{name} {texts.pop() or 'unknown'}")
     return Section(
         title=title,
-        best=told,
+        best=best_text,
         against_peer="" if ratio is None else f"{ratio:.2f}×",
         of_roof="" if share is None else f"{share:.0%}",
         part=min(max(share if share is not None else (ratio or 0) / 2, 0), 1),

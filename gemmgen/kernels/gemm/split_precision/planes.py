@@ -129,13 +129,13 @@ class Scheme:
         ratio = sum(2.0 ** (-bits * (i + j)) for i, j in self.kept)
         together = joined or leave_together(self, compensated)
         instructions = promoted // self.instruction_k
-        kept = step * len(self.kept) * instructions * ratio * (1 if together else promotions)
+        of_products = step * len(self.kept) * instructions * ratio * (1 if together else promotions)
         additions = 1 + promotions * (ratio + promotions * UNIT_ROUNDOFF) if compensated else promotions
         if together:
             leading *= 1 + ratio
             again = step * self.products * instructions if joined else promotions  # the rounding of the carried error
             additions = 1 + ratio + promotions * (1 + again) * UNIT_ROUNDOFF if compensated else promotions
-        total = 2 * left_out + dropped + leading + additions + kept + 3
+        total = 2 * left_out + dropped + leading + additions + of_products + 3
         return total * 1.001  # products of errors, of which each is below 2^-10
 
     def least_depth(self, promoted: int, compensated: bool, parts_of_k: int = 1, joined: bool = False, slices: int = 1) -> int:
