@@ -22,7 +22,7 @@ from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.obligations import Verdict
 from gemmgen.proof.registers import read_unwritten
 from gemmgen.proof.rings import PROPERTIES, Findings, Ring, follow, place_of
-from gemmgen.proof.roles import SHARED_BASE, Step
+from gemmgen.proof.roles import FEW_TURNS, SHARED_BASE, Step
 from gemmgen.proof.semantics import _ARITHMETIC, _special
 from gemmgen.proof.solver import Solver
 from gemmgen.proof.symbols import Content, Expression, signed
@@ -65,6 +65,10 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         raise Unliftable(None, "no problem with a block fulfils the preconditions")
     in_range = _in_range(known)
     loops = _ends(runner.steps, in_range)
+    for beginning, limit in runner.beginnings:
+        fits = _fits(beginning, limit, known)
+        for name in ("races", "progress", "initialised", "once"):
+            ring.found.note(name, ("beginning", beginning, limit), fits, "the turns of a loop may overflow")
     ring.found.note("progress", "loops", loops, "a loop was not proved to end")
     if not ring.found.reasons["once"] and ring.sends:
         why = "see progress"
@@ -112,7 +116,7 @@ def _total(count: Form, symbols: dict[Expression, Value], known: Knowledge) -> z
     """A count of products as a number; None if a part of it has no formula."""
     total: z3.ArithRef = z3.IntVal(count.number)
     for content, times in count.terms:
-        value = _counter_or_value(content, symbols, known)
+        value = _value(content, known, symbols)
         if value is None or value.base:
             return None
         total = total + value.z3 * times
@@ -123,20 +127,11 @@ def _decisions(facts: Collection[tuple[Expression, bool]], symbols: dict[Express
     """The comparisons of signed numbers among some decisions, as far as they have formulas."""
     found: list[z3.BoolRef] = []
     for fact, outcome in sorted(facts, key=repr):
-        values = [_counter_or_value(part, symbols, known) for part in fact.arguments]
+        values = [_value(part, known, symbols) for part in fact.arguments]
         if all(value is not None and not value.base for value in values):
             one, other = (value.z3 for value in values if value is not None)
             found.append(one < other if outcome else one >= other)
     return found
-
-
-def _counter_or_value(content: Content, symbols: dict[Expression, Value], known: Knowledge) -> Value | None:
-    """The number of a content; a counter is any number of 32 bits."""
-    if not isinstance(content, Expression) or content.operation != "counter":
-        return _value(content, known)
-    if content not in symbols:
-        symbols[content] = known.symbol("counter", -MOST - 1, MOST)
-    return symbols[content]
 
 
 def _verdict(name: str, found: Findings) -> Verdict:
@@ -201,9 +196,11 @@ def _ends(steps: Sequence[Step], bounded: Callable[[Step], bool]) -> bool:
         for inside in _cycles(edges):
             counters = {step.counter for step in inside if step.counter is not None and step.grows and step.outcome}
             chosen = None
+            moving = {step.counter for step in inside if step.counter is not None}
             for counter in counters:
                 named = [step for step in inside if step.counter == counter]
-                if all(step.grows for step in named) and all(bounded(step) for step in named if step.outcome):
+                fixed = not any(_limit_mentions(step, moving) for step in named)
+                if fixed and all(step.grows for step in named) and all(bounded(step) for step in named if step.outcome):
                     chosen = counter
             if chosen is None:
                 return False
@@ -253,10 +250,12 @@ def _stays_in_range(step: Step, known: Knowledge) -> bool:
     if comparison is None or comparison.operation != "lt.s32" or step.step is None:
         return False
     limit = comparison.arguments[1]
-    if (isinstance(limit, Expression) and _has_counter(limit)) or isinstance(limit, tuple) or isinstance(step.step, tuple):
+    if isinstance(limit, tuple) or isinstance(step.step, tuple):
         return False
     if step.step == 1:
         return True
+    if isinstance(limit, Expression) and _has_counter(limit):
+        return False
     by, most = _value(step.step, known), _value(limit, known)
     if by is None or most is None or by.base or most.base:
         return False
@@ -264,16 +263,38 @@ def _stays_in_range(step: Step, known: Knowledge) -> bool:
     return known.proves((), goal)
 
 
+def _limit_mentions(step: Step, counters: Collection[Expression]) -> bool:
+    """True if the limit of a step's comparison depends on one of some counters."""
+    limit = step.comparison.arguments[1] if step.comparison is not None else None
+    return isinstance(limit, Expression) and any(limit.mentions(counter) for counter in counters)
+
+
+def _fits(beginning: Content, limit: Content, known: Knowledge) -> bool:
+    """True if a beginning and the turns of its loop, up to a limit that is at least 1 or a few more than the beginning, do not overflow."""
+    counters: dict[Expression, Value] = {}
+    first, turns = _value(beginning, known, counters), _value(limit, known, counters)
+    if first is None or turns is None or first.base or turns.base:
+        return False
+    return known.proves([turns.z3 >= 1], z3.And(first.z3 + turns.z3 <= MOST, first.z3 + FEW_TURNS + 1 <= MOST))
+
+
 def _has_counter(expression: Expression) -> bool:
     return expression.operation == "counter" or any(isinstance(part, Expression) and _has_counter(part) for part in expression.arguments)
 
 
-def _value(content: Content, known: Knowledge) -> Value | None:
-    """An expression of the launch as an integer; None if a part of it has no formula."""
+def _value(content: Content, known: Knowledge, counters: dict[Expression, Value] | None = None) -> Value | None:
+    """An expression of the launch as an integer; None if a part of it has no formula.
+
+    With ``counters``, each counter is any number of 32 bits, which is kept there.
+    """
     if isinstance(content, int):
         return constant(signed(content, 32))
     if isinstance(content, tuple):
         return None
+    if content.operation == "counter" and counters is not None:
+        if content not in counters:
+            counters[content] = known.symbol("counter", -MOST - 1, MOST)
+        return counters[content]
     if content.operation == "param":
         source, offset = content.arguments
         match = re.search(r"_param_(\d+)$", source.operation) if isinstance(source, Expression) else None
@@ -282,7 +303,7 @@ def _value(content: Content, known: Knowledge) -> Value | None:
         return _special(known, content.operation)
     opcode, *modifiers = content.operation.split(".")
     meaning = _ARITHMETIC.get(opcode)
-    parts = [_value(part, known) for part in content.arguments]
+    parts = [_value(part, known, counters) for part in content.arguments]
     values = [part for part in parts if part is not None]
     kind = next((word for word in reversed(modifiers) if word[1:] in ("16", "32", "64")), "")
     if meaning is None or len(values) < len(parts) or not kind:

@@ -18,7 +18,19 @@ from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.control import LEAVES, ControlFlow, Unliftable, control_flow
 from gemmgen.proof.semantics import PURE
 from gemmgen.proof.slicing import FLOATS, negated_register, written
-from gemmgen.proof.symbols import Content, Expression, Results, computed, logic, negation_free, open_parts, replaced, under
+from gemmgen.proof.symbols import (
+    Content,
+    Expression,
+    Results,
+    computed,
+    less,
+    logic,
+    negation_free,
+    open_parts,
+    replaced,
+    under,
+    without_beginning,
+)
 
 SHARED_BASE = 1024
 """Address at which dynamic shared memory begins on sm_90: the system keeps the first 1024 bytes."""
@@ -152,6 +164,8 @@ class Runner:
         self.flow: ControlFlow = control_flow(function)
         self.count = threads[0] * threads[1] * threads[2]
         self.steps: list[Step] = []
+        self.beginnings: set[tuple[Content, Content]] = set()
+        """Beginnings and limits of loops whose sum must not overflow, where the limit is at least 1."""
         self.states = 0
         self._work = 0
         self._live, self._relevant = _live_registers(function, self.flow)
@@ -268,11 +282,13 @@ class Runner:
             for place, each in enumerate(roles):
                 role = replace(each, monitor=self.monitor.counted(each.monitor, counter, name))
                 register = dict(role.origins).get(comparison)
-                if place not in together or register is None or dict(role.environment).get(register) != counter:
+                held = None if register is None else dict(role.environment).get(register)
+                begins = isinstance(held, Expression) and held.operation.startswith("add.") and held.arguments[1:] == (counter,)
+                if place not in together or register is None or (held != counter and not begins):
                     changed.append(self._forget(role, name))
                     continue
                 environment = dict(self._forget(role, name).environment)
-                environment[register] = name
+                environment[register] = Expression(held.operation, (held.arguments[0], name)) if isinstance(held, Expression) else name
                 changed.append(replace(self._forget(role, name), environment=_stored(environment)))
             kept = {fact: outcome for fact, outcome in facts.items() if not fact.mentions(name) and not _same_counter(fact, limit)}
             kept[Expression(comparison.operation, (name, limit))] = facts[comparison]
@@ -439,8 +455,14 @@ class Runner:
             contents = tuple(self._operand(operand, values) for operand in operands)
             result = computed(instruction, contents, self._results)
             if opcode == "setp" and isinstance(result, Expression) and isinstance(operands[0], Register):
-                plain, _ = negation_free(result)
-                if plain.arguments and isinstance(plain.arguments[0], int):
+                plain, negated = negation_free(result)
+                turn = self._turn_of(plain, facts)
+                if turn is not None:
+                    usual, turned = less(*turn)
+                    assert isinstance(usual, Expression)
+                    result = logic("not", (usual,)) if negated != turned else usual
+                    origins[usual] = operands[0].name
+                elif plain.arguments and isinstance(plain.arguments[0], int):
                     for operand, content in zip(operands, contents, strict=False):
                         if isinstance(operand, Register) and content == plain.arguments[0]:
                             origins[plain] = operand.name
@@ -449,6 +471,26 @@ class Runner:
         else:
             self._blend(instruction, result, guard, environment)
         return state
+
+    def _turn_of(self, comparison: Expression, facts: Facts) -> tuple[Content, Content] | None:
+        """The turn and the limit that a comparison of two sums with one beginning compares, where neither can overflow if that is proved.
+
+        The limit is at least 1. The turn is a small number, or follows one that is below the limit.
+        """
+        found = without_beginning(comparison)
+        if found is None:
+            return None
+        beginning, turn, limit = found
+        if facts.get(Expression("lt.s32", (limit, 1))) is not False:
+            return None
+        if isinstance(turn, Expression):
+            counter = turn.arguments[0] if turn.operation == "add.s32" and turn.arguments[1:] == (1,) else None
+            if not isinstance(counter, Expression) or not counter.low or counter.arguments[1:] != (limit,):
+                return None
+        elif not isinstance(turn, int) or turn > FEW_TURNS + 1:
+            return None
+        self.beginnings.add((beginning, limit))
+        return turn, limit
 
     def _operand(self, operand: Operand, values: Values) -> Content | None:
         register, is_negated = negated_register(operand)

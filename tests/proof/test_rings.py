@@ -22,6 +22,7 @@ from gemmgen.toolchain.compilation import compile_plan
 NAME = "gemm/wgmma/bf16/64x32"
 STAGES = 3
 SECONDS = 20.0
+SECONDS_OF_SLICES = 100.0
 
 
 @cache
@@ -147,6 +148,43 @@ def test_a_mistake_in_a_ring_is_not_proved(mistake: str) -> None:
     mutant = change(ptx)
     assert mutant != ptx
     assert wrong not in proof_of(sequence, mutant).proved
+
+
+@cache
+def kernel_with_slices() -> tuple[LaunchSequence, str]:
+    """A kernel whose blocks multiply slices of k, and its PTX."""
+    plan = gemmgen.plan(gemmgen.load_spec(shipped_specs()["gemm/wgmma/bf16_split_k/64x64"], ["mainloop.stages=3"]))
+    assert isinstance(plan, KernelPlan)
+    return plan.sequence, compile_plan(plan).ptx
+
+
+TURNS = r"setp\.lt\.s32( \s*%p\d+, %r\d+, %r\d+;[^;]*@%p\d+ bra)"
+SLICE_END = r"add\.s32 \s*(%r\d+), (%r\d+), (%r\d+);(?=[^;]*div\.s32)"
+SLICE_BEGIN = r"min\.s32 \s*(%r\d+), (%r\d+), (%r\d+);"
+OF_SLICES: dict[str, Callable[[str], str]] = {
+    "readers take one turn more": changed(TURNS, lambda m: f"setp.le.s32{m[1]}", 0),
+    "the filler takes one turn more": changed(TURNS, lambda m: f"setp.le.s32{m[1]}", 2),
+    "the filler's slice is longer": changed(SLICE_END, lambda m: f"{m[0]}\n\tadd.s32 {m[1]}, {m[1]}, 1;", -1),
+    "the filler's slice is shorter": changed(SLICE_END, lambda m: f"{m[0]}\n\tsub.s32 {m[1]}, {m[1]}, 1;", -1),
+    "the filler begins later": changed(SLICE_END, lambda m: f"{m[0]}\n\tadd.s32 {m[3]}, {m[3]}, 1;", -1),
+    "the filler's turns may overflow": changed(SLICE_BEGIN, lambda m: f"mov.u32 {m[1]}, {m[2]};", 2),
+    "readers have slices of another length": changed(SLICE_BEGIN, lambda m: f"{m[0]}\n\tshr.s32 {m[1]}, {m[1]}, 1;", 1),
+    "slices of the filler are those of other tiles": changed(SLICE_BEGIN, lambda m: f"add.s32 {m[2]}, {m[2]}, 1;\n\t{m[0]}", 2),
+}
+
+
+@pytest.mark.parametrize("mistake", OF_SLICES)
+def test_a_mistake_in_slices_of_k_is_not_proved(mistake: str) -> None:
+    sequence, ptx = kernel_with_slices()
+    mutant = OF_SLICES[mistake](ptx)
+    assert mutant != ptx
+    assert "progress" not in prove_kernel(sequence, sequence.launches[0], mutant, SECONDS_OF_SLICES).proved
+
+
+def test_slices_of_k_are_proved() -> None:
+    sequence, ptx = kernel_with_slices()
+    proof = prove_kernel(sequence, sequence.launches[0], ptx, SECONDS_OF_SLICES)
+    assert {"races", "progress", "initialised"} <= set(proof.proved), [each.reasons for each in proof.properties]
 
 
 def test_shared_memory_must_be_as_large_as_the_ring() -> None:
