@@ -159,11 +159,13 @@ def schema_of(name: str) -> dict[str, Any]:
 
 def main(names: list[str]) -> int:
     """Writes all schemas, or those of some commands."""
+    from gemmgen.library.json_text import to_text
+
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for name in names or [*CALLS, *RECORDED]:
-            (FOLDER / f"{name}.json").write_text(json.dumps(schema_of(name), indent=1) + "\n")
+            (FOLDER / f"{name}.json").write_text(to_text(schema_of(name)))
             print(name)
     return 0
 

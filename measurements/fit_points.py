@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -219,6 +220,22 @@ class Process:
         }
 
 
+def as_text(data: Mapping[str, object]) -> str:
+    """``point_costs.json``: numbers and names in lines of up to 120 columns, and a line for each place."""
+
+    def lines(name: str, value: object) -> str:
+        if not isinstance(value, list):
+            return f' "{name}": {json.dumps(value)}'
+        if name == "places":
+            rows = [json.dumps(row, separators=(",", ":")) for row in value]
+        else:
+            rows = textwrap.wrap(json.dumps(value)[1:-1], 118, break_long_words=False, break_on_hyphens=False)
+            rows = [row.removesuffix(",") for row in rows]
+        return f' "{name}": [\n  ' + ",\n  ".join(rows) + "\n ]"
+
+    return "{\n" + ",\n".join(lines(name, value) for name, value in data.items()) + "\n}\n"
+
+
 def _rounded(values: Values) -> list[float]:
     return [float(f"{value:.5g}") for value in values]
 
@@ -283,8 +300,7 @@ def main() -> int:
     if given.write:
         origin = {"device": given.device, "command": "python -m measurements.fit_points", "data": [path.as_posix() for path in given.files]}
         data = {"schema_version": 2, "origin": origin, **process.written(settings)}
-        rows = ",\n  ".join(json.dumps(row, separators=(",", ":")) for row in data.pop("places"))
-        write_atomically(FILE, json.dumps(data, indent=1).removesuffix("\n}") + f',\n "places": [\n  {rows}\n ]\n}}\n')
+        write_atomically(FILE, as_text(data))
     expected = process.unseen(settings)
     for one, times in zip(timed, expected, strict=True):
         pick, best = int(times.argmin()), one.microseconds.min()
