@@ -33,9 +33,9 @@ RESERVED_BYTES = 1024
 COSTS = Path(__file__).with_name("weight_costs.json")
 READ_RATE = 4.55e12
 """Bytes per second of an H200's memory. It scales the model's times, which are only compared with each other."""
-REACH = 0.5
+REACH = 0.3
 """Length scale of the likeness of layers, as a base-2 logarithm of the ratio of their n or k."""
-DOUBT = 0.5
+DOUBT = 0.1
 """Weight of an error of 0 in the mean of the errors of similar layers."""
 SHARPNESS = 4.0
 """Exponent of the norm that combines times which overlap; the longest dominates."""
@@ -87,8 +87,6 @@ class Form:
     blocks_per_sm: int = 1
     persistent: int = 0
     """Blocks that take tiles in turn; 0: one for each tile."""
-    cluster: int = 1
-    """Blocks side by side that copy parts of their rows of A to one another."""
 
 
 def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
@@ -107,6 +105,8 @@ def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Itera
     for columns, slices, blocks, stages in combinations((64, 128, 192, 256), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6)):
         form = Form("warpgroups", (rows, columns, STEP_K), (rows, 16), stages, 1, slices, blocks)
         fits = columns // 16 % slices == 0 and (blocks == 1 or columns <= 128)
+        # Threads of four groups have too few registers for the sums of a group beside those of all.
+        fits &= columns < 256 or rows <= 32 or not (numbers.floats and numbers.group)
         if fits and shared_bytes(form, numbers) <= room(architecture, blocks):
             yield form
 

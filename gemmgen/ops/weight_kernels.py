@@ -23,8 +23,15 @@ from gemmgen.toolchain.compilation import compile_plan
 
 STREAMED_ROWS = 16
 """Rows up to which warps stream weights."""
-TILE_OVERHEAD = 40
-"""Time of a tile of many rows that does not depend on their number, in rows."""
+TILE_COLUMNS, TILE_ROWS = 128, tuple(range(256, 56, -8))
+"""Columns of tiles of many rows, and the rows that they may have."""
+MOST_DIVIDED = 128
+"""Most rows of a tile whose k blocks of a cluster divide: they keep its sums in shared memory."""
+TILE_OVERHEAD = 75
+"""Time of a tile of many rows that does not depend on their number, in rows: for k = 4096, an H200 takes 48.4 us for a tile of 256 rows on
+each of its SMs, 35.2 for 176 and 29.8 for 128."""
+LAUNCH_OVERHEAD = 110_000
+"""Time of a second launch, in rows times values of k: about 4 us."""
 SUMMED_ROWS = 176
 """Most rows of a tile whose sums are scaled by groups, which a thread holds twice."""
 FORMS = 4096
@@ -85,27 +92,46 @@ def _byte_tiles(product: Product, numbers: Numbers, architecture: Architecture) 
 
 
 def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
-    """Tiles of 128 columns, whose rows two blocks share, on blocks that take them in turn; where there are few tiles, blocks of a cluster
-    divide k."""
-    rows = _rows_of_tile(product, numbers, sms)
-    tiles = ceil_div(product.rows, rows) * ceil_div(product.n, 128)
-    slices = next((count for count in (1, 2, 4) if tiles * count >= 0.9 * sms or product.k < 1024 * count), 4)
-    form = Form("warpgroups", (rows, 128, STEP_K), (rows, 16), 8, slices=slices)
-    if slices == 1:
-        form = replace(form, persistent=sms, cluster=2 if ceil_div(product.n, 128) % 2 == 0 else 1)
+    """Tiles of 128 columns on blocks that take them in turn; where there are few tiles, blocks of a cluster divide k."""
+    rows = min(_rows_of_tiles(numbers), key=lambda rows: _clocks(product, rows, sms))
+    tiles = ceil_div(product.rows, rows) * ceil_div(product.n, TILE_COLUMNS)
+    counts = (1, 2, 4) if rows <= MOST_DIVIDED else (1,)
+    slices = next((count for count in counts if tiles * count >= 0.9 * sms or product.k < 1024 * count), counts[-1])
+    form = Form("warpgroups", (rows, TILE_COLUMNS, STEP_K), (rows, 16), 8, slices=slices, persistent=sms if slices == 1 else 0)
     while shared_bytes(form, numbers) > room(architecture, 1):
         form = replace(form, stages=form.stages - 1)
     return form
 
 
-def _rows_of_tile(product: Product, numbers: Numbers, sms: int) -> int:
-    """Rows of a tile of 128 columns: the more, the less each row costs, but for those of tiles in a last round that fills few SMs."""
-    choices = [rows for rows in (256, 192, 176, 160, 128, 96, 64) if rows <= SUMMED_ROWS or not (numbers.floats and numbers.group)]
+def _rows_of_tiles(numbers: Numbers) -> tuple[int, ...]:
+    """The rows that tiles may have, the most first."""
+    return tuple(rows for rows in TILE_ROWS if rows <= SUMMED_ROWS or not (numbers.floats and numbers.group))
 
-    def clocks(rows: int) -> int:
-        return ceil_div(ceil_div(product.rows, rows) * ceil_div(product.n, 128), sms) * (rows + TILE_OVERHEAD)
 
-    return min(choices, key=clocks)
+def _clocks(product: Product, rows: int, sms: int) -> int:
+    """The time of a product by tiles of so many rows, in rows: the more a tile has, the less each costs, but for those of tiles in a last
+    round that fills few SMs."""
+    return ceil_div(ceil_div(product.rows, rows) * ceil_div(product.n, TILE_COLUMNS), sms) * (rows + TILE_OVERHEAD)
+
+
+@lru_cache(maxsize=FORMS)
+def parts_of(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> tuple[Product, ...]:
+    """Products of some columns each that make up a product: itself, or two where tiles that would fill few SMs in a last round are better
+    replaced by smaller ones of a second launch."""
+    form = form_of(product, numbers, architecture, sms)
+    if form.method != "warpgroups" or product.rows <= FEW_ROWS or form.slices > 1:
+        return (product,)
+    tiles, choices = ceil_div(product.n, TILE_COLUMNS), _rows_of_tiles(numbers)
+    best, chosen = _clocks(product, form.tile[0], sms), (product,)
+    for rows in choices:
+        bands = ceil_div(product.rows, rows)
+        columns = tiles * bands // sms * sms // bands
+        if 0 < columns < tiles:
+            parts = replace(product, n=columns * TILE_COLUMNS), replace(product, n=product.n - columns * TILE_COLUMNS)
+            clocks = sum(min(_clocks(part, rows, sms) for rows in choices) for part in parts) + LAUNCH_OVERHEAD // product.k
+            if clocks < best:
+                best, chosen = clocks, parts
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -187,7 +213,7 @@ def spec_of(call: Call) -> GemmSpec:
     loop: dict[str, Any] = {"strategy": "narrow_weights", "method": form.method, "stages": form.stages, "k_warps": form.k_warps}
     loop |= {"tile": {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}}
     loop |= {"bits": numbers.bits, "group": numbers.group or "column", "zeros": numbers.zeros}
-    loop |= {"min_blocks_per_sm": form.blocks_per_sm, "persistent_blocks": form.persistent, "cluster": {"n": form.cluster}}
+    loop |= {"min_blocks_per_sm": form.blocks_per_sm, "persistent_blocks": form.persistent}
     loop |= {"scaled": "weights" if form.method == "warpgroups" and numbers.group and not numbers.floats else "sums"}
     codes = "integers" if not numbers.floats else "e2m1" if numbers.bits == 4 else "e4m3"
     loop |= {"codes": codes, "scale_type": numbers.kind if numbers.by_bytes else None}

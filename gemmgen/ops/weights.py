@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,11 +12,11 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import ceil_div
 from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.kernels.calls import Operations
-from gemmgen.kernels.gemm.packed_weights import pack
+from gemmgen.kernels.gemm.packed_weights import PANEL, pack
 from gemmgen.kernels.gemm.request import alignment_elements, is_stored
 from gemmgen.ops.arrays import is_torch, layout_of, new_array, view_of
 from gemmgen.ops.weight_forms import Numbers
-from gemmgen.ops.weight_kernels import Product, call_of, kernel_of, slices_of
+from gemmgen.ops.weight_kernels import Product, call_of, kernel_of, parts_of, slices_of
 from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 
 if TYPE_CHECKING:
@@ -205,11 +205,16 @@ class Weight:
         device = host_device() if isinstance(view.device, str) else gpu_device(view.device[1])
         aligned = alignment_elements(widest, layout, True), alignment_elements(8, result, True)
         product = Product(a.shape[0], n, k, *aligned)
-        plan, kernel = kernel_of(call_of(product, self._numbers, device, result.type, bias is not None, activation, scaled=per))
-        arrays = {"A": a, "C": c, **self._arrays, **({} if bias is None else {"bias": bias})}
-        arrays |= {} if per is None else {"factor": scale_a.reshape(-1) if per == "row" else scale_a}
-        slices = {"slices": slices_of(plan, product, device)} if plan.cut_at_launch else {}
-        kernel(**arrays, **slices, stream=stream)
+        arrays = {"C": c, **self._arrays, **({} if bias is None else {"bias": bias})}
+        own = {} if per is None else {"factor": scale_a.reshape(-1) if per == "row" else scale_a}
+        parts = parts_of(product, self._numbers, device.architecture, device.sm_count) if _can_be_cut(arrays) else (product,)
+        first = 0
+        for part in parts:
+            plan, kernel = kernel_of(call_of(part, self._numbers, device, result.type, bias is not None, activation, scaled=per))
+            slices = {"slices": slices_of(plan, part, device)} if plan.cut_at_launch else {}
+            cut = arrays if len(parts) == 1 else _columns(arrays, first, first + part.n)
+            kernel(A=a, **cut, **own, **slices, stream=stream)
+            first += part.n
         return c
 
     def _scale_place(self, scale_a: Any, rows: int) -> Literal["row", "memory"] | None:
@@ -222,6 +227,17 @@ class Weight:
         if layout.type != "f32" or (prod(layout.shape) != 1 and layout.shape != (rows, 1)):
             raise LaunchError(f"matmul: scale_a is {layout.type} of shape {layout.shape}, need float32 of ({rows}, 1) or of one element")
         return "memory" if prod(layout.shape) == 1 else "row"
+
+
+def _can_be_cut(arrays: Mapping[str, Any]) -> bool:
+    """True if a part of an array is a view of it: torch's and NumPy's."""
+    return all(is_torch(array) or type(array).__module__ == "numpy" for array in arrays.values())
+
+
+def _columns(arrays: Mapping[str, Any], first: int, end: int) -> dict[str, Any]:
+    """Views of some columns of all arrays: of the packed weights, whole panels."""
+    views = {"B": arrays["B"][first // PANEL : ceil_div(end, PANEL)]}
+    return views | {name: array[..., first:end] for name, array in arrays.items() if name != "B"}
 
 
 def _integers(name: str, array: Any) -> Codes:

@@ -5,6 +5,7 @@ Every packer here is written from the public description of a format, one elemen
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.packed_weights import pack, unpack
 from gemmgen.ops.weight_forms import Numbers
-from gemmgen.ops.weight_kernels import Product, form_of
+from gemmgen.ops.weight_kernels import Product, form_of, parts_of
 from gemmgen.ops.weights import FORMATS
 
 RNG = np.random.default_rng(17)
@@ -255,9 +256,25 @@ def test_activations_that_do_not_go_with_a_weight_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "n", "bits", "tile"),
-    [(4096, 14336, 4, 256), (1024, 4096, 4, 256), (4096, 14336, 8, 256), (300, 4096, 4, 96), (128, 8192, 4, 64)],
+    [(4096, 14336, 4, 256), (1024, 4096, 4, 256), (4096, 14336, 8, 256), (300, 4096, 4, 80), (128, 8192, 4, 64)],
 )
 def test_tiles_of_many_rows_suit_the_number_of_rounds(rows: int, n: int, bits: int, tile: int) -> None:
     device = find_device("H200")
     form = form_of(Product(rows, n, 4096, 8, 2), Numbers("bf16", bits, 128, bits == 4), device.architecture, device.sm_count)
     assert form.tile[0] == tile
+
+
+@pytest.mark.parametrize(("rows", "n", "columns"), [(1024, 14336, [12672, 1664]), (1024, 4096, [4096]), (64, 14336, [14336])])
+def test_columns_of_a_last_round_that_fills_few_sms_are_a_second_product(rows: int, n: int, columns: list[int]) -> None:
+    device = find_device("H200")
+    parts = parts_of(Product(rows, n, 4096, 8, 8), Numbers("bf16", 4, 128, True), device.architecture, device.sm_count)
+    assert [part.n for part in parts] == columns
+
+
+def test_parts_of_columns_give_the_whole_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes, points, scales, weights = case()
+    monkeypatch.setattr("gemmgen.ops.weights.parts_of", lambda product, *_: (replace(product, n=32), replace(product, n=product.n - 32)))
+    bias = RNG.integers(-9, 10, 40).astype(np.float16)
+    a = activations(128, rows=70)
+    got = ops.matmul(a, ops.Weight(codes.astype(np.uint8), scales, points), bias=bias)
+    np.testing.assert_array_equal(got, (a.astype(np.float64) @ weights + bias).astype(np.float16))

@@ -339,8 +339,6 @@ class NarrowWeightsMainloop(SpecModel):
     scaled: Annotated[Literal["sums", "weights"], LATER] = "sums"
     """``sums``: the integers code - zero are multiplied, and the sums of each group scaled in float32. ``weights``, with warpgroups and
     groups: each weight is scaled, and rounded to the type of A, before it is multiplied; sums stay in the tensor cores for all of k."""
-    cluster: Annotated[Cluster, LATER] = Cluster()
-    """With warpgroups: blocks side by side along n, which copy parts of their rows of A to one another."""
     codes: Annotated[Literal["integers", "e2m1", "e4m3"], LATER] = "integers"
     """``e2m1``, ``e4m3``: the four or eight bits of a code are a float, and a weight is scale times that; beside activations of floats. The
     codes of NaN, 0x7f and 0xff, count as 480 and -480."""

@@ -398,8 +398,6 @@ def common_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowW
     if mainloop.scaled == "weights" and (mainloop.method != "warpgroups" or mainloop.group == "column"):
         got = f"weights, by {mainloop.method} with a scale for each {mainloop.group}"
         yield Reason("scaled", "mainloop.scaled", got, "sums but for method: warpgroups with groups of k")
-    if (mainloop.cluster.m, mainloop.cluster.n) != (1, 1) and mainloop.method != "warpgroups":
-        yield Reason("cluster", "mainloop.cluster", f"blocks side by side by {mainloop.method}", "none but for method: warpgroups")
 
 
 def byte_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:

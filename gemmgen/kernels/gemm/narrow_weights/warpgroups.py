@@ -61,8 +61,6 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     blocks: int
     """Instructions side by side along n of a group of warps, 64 columns each."""
     cluster_k: int
-    cluster_n: int
-    """Blocks side by side that copy parts of their rows of A to one another."""
     stages: int
     min_blocks_per_sm: int
     persistent_blocks: int
@@ -211,23 +209,8 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def box_a(self) -> tuple[int, int]:
-        """Elements along k and rows of a box of A, which a block copies."""
-        return BOX_ELEMENTS, self.tile_m // self.cluster_n
-
-    @property
-    def sharers(self) -> int:
-        """Blocks that copy rows of A for one another."""
-        return self.cluster_n
-
-    @property
-    def all_blocks(self) -> int:
-        """The blocks that share rows, a bit for each."""
-        return (1 << self.cluster_n) - 1
-
-    @property
-    def arrivals(self) -> int:
-        """At the barrier of a stage that has been read: of each warp that reads it, in every block that gets its rows."""
-        return self.consumers * 4 * self.cluster_n
+        """Elements along k and rows of a box of A."""
+        return BOX_ELEMENTS, self.tile_m
 
     def maps(self, a: Matrix) -> tuple[TensorMapArgument, TensorMapArgument]:
         """Tensor maps of A, and of the packed weights: words of a unit, units along k, panels."""
@@ -266,7 +249,6 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         tile_n=tile.threadblock.n,
         blocks=tile.warp.n // WARP_COLUMNS,
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
-        cluster_n=mainloop.cluster.n,
         scales_weights=mainloop.scaled == "weights",
         stages=mainloop.stages,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
@@ -300,11 +282,6 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if mainloop.persistent_blocks and spec.decomposition.scheme != "data_parallel":
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with clusters that divide k")
-    cluster = mainloop.cluster
-    if cluster.m > 1 or (cluster.n > 1 and (spec.decomposition.scheme != "data_parallel" or block.m % (8 * cluster.n))):
-        got = f"{cluster.m} x {cluster.n} blocks of {block.m} rows, {spec.decomposition.scheme}"
-        need = "blocks side by side along n that have a multiple of 8 rows each, and data_parallel, for warpgroups"
-        yield Reason("cluster", "mainloop.cluster", got, need)
     if not isinstance(spec.decomposition, DataParallel | SplitKCluster):
         need = "data_parallel or split_k_cluster for warpgroups"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
