@@ -21,7 +21,8 @@ from gemmgen.kernels.conv2d.spec import DirectMainloop
 from gemmgen.kernels.family import Case, FieldPart
 
 _KEPT = ("kind", "zero_point", "bias", "residual", "alpha", "beta", "gamma", "activation", "epilogue")
-_CASES = ("3 x 3, padding 1", "1 x 1", "2 x 2 tiles", "one tile")
+_BORDERED = ("3 x 3, padding 1", "1 x 1", "several blocks", "one below a tile", "one tile")
+_CUT = ("pixels one above a tile", "columns and rows one above", "one above a tile", "2 x 2 tiles")
 
 
 def reference_spec(plan: FinishingPlan) -> dict[str, Any]:
@@ -72,13 +73,14 @@ def _finishing_spec(plan: FinishingPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: FinishingPlan) -> list[Case]:
-    """A filter of 3 x 3 with a border, where the instance takes one."""
+    """A filter of 3 x 3 with a border, where the instance takes one, and several tiles or strips of which the last is cut."""
     cases: dict[str, Case] = {}
     for case in each_case(plan):
         cases.setdefault(case.name, case)
-        if case.name == _CASES[0]:
+        if _BORDERED[0] in cases and _CUT[0] in cases:
             break
-    return [next((cases[name] for name in _CASES if name in cases), next(iter(cases.values())))]
+    found = [next((cases[name] for name in names if name in cases), None) for names in (_BORDERED, _CUT)]
+    return [case for case in found if case is not None] or [next(iter(cases.values()))]
 
 
 def excluded(plan: FinishingPlan) -> str:
