@@ -451,7 +451,7 @@ class _Product:
     def _chosen(self, cells: Cells, layout: _Sums, form: Form, who: Lanes) -> np.ndarray:
         """Values of k of each element that a block's rows of A hold, [copies, rows, elements]."""
         halves = self.kind.depth <= _DEEPEST_SELECTED
-        columns = (form.selector,) if halves else range(_METADATA_COLUMNS)
+        columns = np.array([form.selector]) if halves else np.arange(_METADATA_COLUMNS)
         copies = layout.bands if layout.stationary else 1
         used = np.zeros((cells.lanes[1] - cells.lanes[0], _METADATA_COLUMNS), np.bool_)
         lanes = [layout.a_rows + len(layout.a_rows) * copy for copy in range(copies)]
