@@ -310,6 +310,22 @@ def test_a_stationary_product_that_is_not_understood_says_why(form, more, messag
         run_cuda(product_kernel("", 0, 32, issue=stationary(form, more)), "kernel", 1, 128, [*images, c.copy()], ARCHITECTURE)
 
 
+@pytest.mark.parametrize("m", [32, 64])
+def test_each_part_of_a_stationary_product_has_its_copy_of_a(m):
+    n, copies = 128, 128 // m
+    rng = np.random.default_rng(m)
+    a, b, c = rng.integers(-8, 8, (copies, m, 16)), rng.integers(-8, 8, (n, 16)), rng.integers(-9, 9, (m, n)).astype(np.float32)
+    d = np.concatenate(np.split(c, copies, axis=1))
+    issue = (
+        stationary(descriptor(m, n, 0, 0, 1)).replace("[%0], %1,", "[%0], [%1],").replace(f'"l"({named(PLAIN, "as")})', '"r"(tmem + 256)')
+    )
+    issue = FROM_MEMORY[: FROM_MEMORY.index("mma_f16_ts")] + issue
+    image = np.resize(halves(a).ravel().view(np.uint8), IMAGE)
+    run_cuda(product_kernel("", 0, n // copies, issue=issue), "kernel", 1, 128, [image, PLAIN.image(halves(b), IMAGE), d], ARCHITECTURE)
+    wanted = np.concatenate([part @ columns.T for part, columns in zip(a, np.split(b, copies), strict=True)], axis=1) + c
+    assert np.array_equal(np.concatenate(np.split(d, copies), axis=1), wanted)
+
+
 # Bits of a mask from the lowest on, as the PTX ISA prints its examples: 0 where a column of B is used.
 MASKS = {
     "example 1": (128, {"skip": 4, "use": 3}, ["0"]),

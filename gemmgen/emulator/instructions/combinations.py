@@ -90,7 +90,7 @@ _SYNTAX = {
     "tensormap": (
         "replace tile global_address|global_stride global|shared::cta b1024 b64",
         "replace tile rank|box_dim|global_dim|element_stride global|shared::cta b1024 b32",
-        "replace tile elemtype|interleave_layout|swizzle_mode|fill_mode global|shared::cta b1024 b32",
+        "replace tile elemtype|interleave_layout|swizzle_mode|swizzle_atomicity|fill_mode global|shared::cta b1024 b32",
         f"cp_fenceproxy global shared::cta tensormap::generic release {_SCOPES} sync aligned",
     ),
     "elect": ("sync",),

@@ -84,7 +84,7 @@ _FORMS = {
     "tld4": "r g b a 2d v4",
     "suld sust": "b 1d 2d 3d a1d a2d v2 v4 trap clamp zero ca cg cs cv wb wt",
     "tensormap": "replace tile global_address rank box_dim global_dim global_stride element_stride elemtype interleave_layout swizzle_mode "
-    "fill_mode global shared::cta b1024 cp_fenceproxy tensormap::generic release cta cluster gpu sys sync aligned",
+    "swizzle_atomicity fill_mode global shared::cta b1024 cp_fenceproxy tensormap::generic release cta cluster gpu sys sync aligned",
     "bra ret": "uni",
     "brx": "idx uni",
     "exit": "",

@@ -30,6 +30,7 @@ _NAMED = {
     "elemtype": ("element", _ELEMENTS),
     "interleave_layout": ("interleave", ("none", "16B", "32B")),
     "swizzle_mode": ("swizzle", ("none", "32B", "64B", "128B")),
+    "swizzle_atomicity": ("swizzle", ("128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")),
     "fill_mode": ("fill", ("zeros", "nan")),
 }
 """Fields whose values are names, in the order of the ISA's numbers."""
@@ -47,7 +48,14 @@ def changed(placed: PlacedMap, field: str, axis: int, value: int) -> tuple[Tenso
         name, values = _NAMED[field]
         if value >= len(values):
             raise ValueError(f"{field} {value}, which means nothing")
-        changed: dict[str, Any] = {name: values[value]}
+        chosen = values[value]
+        if field == "swizzle_atomicity" and not old.swizzle.startswith("128B"):
+            if value > 0:
+                raise ValueError(f"atoms of a swizzle of {old.swizzle}, but only 128B has a choice of them")
+            chosen = old.swizzle
+        if field == "swizzle_mode" and chosen == "128B" and old.swizzle.startswith("128B"):
+            chosen = old.swizzle
+        changed: dict[str, Any] = {name: chosen}
         return replace(old, **changed), placed.base
     name = _BY_AXIS[field]
     numbers = list(getattr(old, name) or (1,) * old.rank)

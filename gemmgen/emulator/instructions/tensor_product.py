@@ -271,8 +271,6 @@ class _Product:
         if self.a_address is not None:
             if form.major[0]:
                 self._fail("A in tensor memory is K-major", lane)
-            if self.stationary and form.m != LANES:
-                self._fail(f"A of {form.m} rows in tensor memory (tcgen05.mma.ws) is not implemented: its place is not documented", lane)
             a_cells = [
                 self._cells(lane, place, int(self.a_address(who)[0]), (layout.extent[0], _ROW_WORDS), layout.bases) for place in places
             ]
@@ -310,10 +308,8 @@ class _Product:
             chosen = [self._chosen(cells, layout, form, who) for cells in metadata_cells]
             if scale_cells:
                 results = self._scaled_step(form, load_a(), load_b(), sums, scale_cells, who, chosen)
-            elif chosen:
-                results = self._sparse_step(form, load_a(), load_b(), sums, [], np.concatenate(chosen, axis=1))
             else:
-                results = self._step(form, load_a(), load_b(), sums, [])
+                results = self._by_copies(form, load_a(), load_b(), sums, np.concatenate(chosen, axis=1) if chosen else None)
             for cells, values, lanes in zip(writes, layout.scatter(results), mask, strict=True):
                 self._write(cells, values, layout.lanes_used, lanes)
 
@@ -393,7 +389,7 @@ class _Product:
         """Reads A from tensor memory, where elements are packed; types below 8 bits are in bytes."""
 
         def load() -> np.ndarray:
-            words = np.concatenate([self.memory.data[part.index][layout.a_rows] for part in cells])
+            words = np.concatenate([self.memory.data[part.index][layout.a_lanes] for part in cells])
             data = np.ascontiguousarray(words).view(np.uint8)
             if self.kind.depth == 64:
                 return self._elements(data.reshape(len(data), -1, CHUNK), form.a)
@@ -465,13 +461,27 @@ class _Product:
             self._fail(f"the metadata of row {wrong[1]} of A have the nibble 0b{wrong[0]:04b}, which has no meaning", int(who[0]))
         return found
 
+    def _by_copies(self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, chosen: np.ndarray | None) -> np.ndarray:
+        """A product by parts of the columns, each of which has its copy of A where A is in tensor memory and stationary."""
+        copies = len(a) // form.m
+        width = form.n // copies
+        results = []
+        for copy in range(copies):
+            rows, columns = slice(copy * form.m, (copy + 1) * form.m), slice(copy * width, (copy + 1) * width)
+            before = np.ascontiguousarray(sums[:, columns])
+            if chosen is None:
+                results.append(self._step(form, a[rows], b[columns], before, []))
+            else:
+                results.append(self._sparse_step(form, a[rows], b[columns], before, [], chosen[copy : copy + 1] if copies > 1 else chosen))
+        return results[0] if copies == 1 else np.concatenate(results, axis=1)
+
     def _sparse_step(
         self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, scales: list[np.ndarray], chosen: np.ndarray
     ) -> np.ndarray:
         """Products that A leaves out take no part, so each row of A is multiplied by the values of B that it selects. ``chosen``: of each
         copy of the metadata, which belong to equal parts of the columns."""
-        result = np.empty((form.m, form.n), np.uint32)[: len(a)]
-        width = form.n // len(chosen)
+        result = np.empty((len(a), len(b)), np.uint32)
+        width = len(b) // len(chosen)
         for part, places in enumerate(chosen):
             columns = slice(part * width, (part + 1) * width)
             for first in range(0, len(a), _SPARSE_ROWS_AT_ONCE):
@@ -555,7 +565,9 @@ class _Sums:
         self.lanes_used = lane % QUARTER < 16 if self.sparse else np.ones(LANES, np.bool_)
         self.used = np.broadcast_to(self.lanes_used[:, None], self.extent)
         self.a_rows = np.flatnonzero(self.lanes_used) if self.bands == 1 else np.arange(rows)
-        self.used_rows = np.broadcast_to(np.isin(lane, self.a_rows)[:, None], (len(lane), _ROW_WORDS))
+        self.a_lanes = lane if stationary else self.a_rows
+        """Lanes of A in tensor memory: of each row, or of each row of each copy, one for each part of the columns."""
+        self.used_rows = np.broadcast_to(np.isin(lane, self.a_lanes)[:, None], (len(lane), _ROW_WORDS))
 
     def gather(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """The matrix from the cells of each block."""

@@ -5,8 +5,10 @@ import pytest
 
 from gemmgen import emulator
 from gemmgen.emulator import TensorMap
+from gemmgen.hardware.tensor_map import Swizzle, swizzled
 
-from .prelude import run
+from ..helpers import compile_ptx
+from .prelude import PRELUDE, run
 
 GLOBAL = """KERNEL(u8* map, const u8* other, u8* out, int bytes) {
     __shared__ __align__(1024) u8 tile[4096]; __shared__ u64 bar;
@@ -28,7 +30,7 @@ OTHER = (np.arange(64 * 32) * 7 % 251).astype(np.uint8).reshape(64, 32)
 def field(name: str, value: str, axis: str = "", space: str = "global", at: str = "map") -> str:
     wide = name in ("global_address", "global_stride")
     kind, letter = ("b64", "l") if wide else ("b32", "r")
-    constant = name in ("elemtype", "swizzle_mode", "fill_mode", "interleave_layout")
+    constant = name in ("elemtype", "swizzle_mode", "swizzle_atomicity", "fill_mode", "interleave_layout")
     operand, given = (value, "") if constant else ("%1", f', "{letter}"({value})')
     address = f'"l"({at})' if space == "global" else f'"r"((unsigned)__cvta_generic_to_shared({at}))'
     return f'asm volatile("tensormap.replace.tile.{name}.{space}.b1024.{kind} [%0], {axis}{operand};" :: {address}{given} : "memory");'
@@ -73,3 +75,23 @@ def test_a_map_is_changed_in_shared_memory_and_copied_back():
         :: "l"(map), "r"((unsigned)__cvta_generic_to_shared(copy)) : "memory");
     if (threadIdx.x == 0) {{"""
     np.testing.assert_array_equal(changed(through_shared, bytes=128).reshape(4, 32), ARRAY[1:5, :32])
+
+
+ATOMS: tuple[Swizzle, ...] = ("128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")
+
+
+@pytest.mark.parametrize("atom", range(4))
+def test_a_map_takes_other_atoms_of_its_swizzle(atom):
+    array = np.random.default_rng(atom).integers(0, 256, (32, 128)).astype(np.uint8)
+    source = PRELUDE + GLOBAL.replace("CHANGES", field("swizzle_atomicity", str(atom)) + field("swizzle_mode", "3"))
+    out, map_ = np.zeros(1024, np.uint8), TensorMap("u8", (128, 32), (128,), (128, 8), swizzle="128B", base=array)
+    emulator.launch(compile_ptx(source, "sm_100a"), "kernel", grid=1, block=128, args=[[map_], OTHER, out, 1024], source=source)
+    linear = np.array([out[swizzled(byte, ATOMS[atom])] for byte in range(1024)])
+    np.testing.assert_array_equal(linear.reshape(8, 128), array[1:9])
+
+
+def test_a_narrower_swizzle_has_no_other_atoms():
+    source = PRELUDE + GLOBAL.replace("CHANGES", field("swizzle_atomicity", "1"))
+    map_ = TensorMap("u8", (64, 32), (64,), (32, 16), base=ARRAY)
+    with pytest.raises(emulator.InvalidCopy, match="only 128B has a choice"):
+        emulator.launch(compile_ptx(source, "sm_100a"), "kernel", grid=1, block=128, args=[[map_], OTHER, np.zeros(512, np.uint8), 512])
