@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,7 @@ from gemmgen.kernels.gemm.request import DOUBLE, alignment_elements, is_stored
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.launch import MAX_WORKSPACE
 from gemmgen.kernels.requests import Copy
-from gemmgen.ops.arrays import copied, layout_of, new_array, view_of
+from gemmgen.ops.arrays import copied, layout_of, new_array, type_word, view_of
 from gemmgen.runtime.arrays.protocols import Stream
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
@@ -46,7 +47,65 @@ class Call:
 
 def is_deep(a: Any) -> bool:
     """True if sums of so many products could exceed what the kernels hold: callers then take those of float64."""
-    return getattr(a, "ndim", 0) == 2 and a.shape[1] > LARGEST_K
+    return getattr(a, "ndim", 0) >= 2 and a.shape[-1] > LARGEST_K
+
+
+def multiply_scaled(a: Any, b: Any, precision: str, out: Any, scalars: tuple[float, float], stream: Stream | None) -> Any:
+    """alpha a b + beta out, of matrices or of batches of them, product by product; a product is rounded before it is scaled and added.
+    Raises ``LaunchError``."""
+    alpha, beta = scalars
+    for name, factor in (("a", a), ("b", b)):
+        if getattr(factor, "ndim", 0) < 2:
+            shape = tuple(getattr(factor, "shape", ()))
+            raise LaunchError(f"matmul: {name} has shape {shape}, need a matrix, or a batch of them, with precision {precision}")
+    if (alpha, beta) == (1, 0) and a.ndim == b.ndim == 2:
+        return multiply(a, b, precision, out, stream)
+    if stream is not None and (alpha, beta) != (1, 0):
+        raise LaunchError(f"matmul: alpha and beta with precision {precision} are multiplied on the current stream; pass no stream")
+    if out is None and beta != 0:
+        raise LaunchError("matmul: beta is not 0, but there is no out that it would multiply; pass out=")
+    try:
+        batch = broadcast_shape(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
+    except ValueError:
+        raise LaunchError(f"matmul: a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)} have other batches") from None
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if out is not None and (tuple(out.shape) != shape or layout_of(view_of(out, "out", None, written=True)).type != DOUBLE):
+        raise LaunchError(f"matmul: out has shape {tuple(out.shape)} and elements {type_word(out)}, need {shape} and float64")
+    product = new_array(a, shape, DOUBLE) if out is None or (alpha, beta) != (1, 0) else out
+    if alpha == 0:
+        product[...] = 0
+    else:
+        for place in product_places(batch):
+            left, right = (factor[broadcast_place(place, factor.ndim - 2, factor.shape)] for factor in (a, b))
+            multiply(left, right, precision, product[place] if place else product, stream)
+    if alpha not in (0, 1):
+        product *= alpha
+    if beta != 0:
+        product += beta * out
+    if out is None or product is out:
+        return product
+    out[...] = product
+    return out
+
+
+def broadcast_shape(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """The batch of two batches, by NumPy's rules. Raises ``ValueError``."""
+    import numpy as np
+
+    return np.broadcast_shapes(first, second)
+
+
+def product_places(batch: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The indices of a batch's products; one that is empty where there is no batch."""
+    import numpy as np
+
+    return np.ndindex(*batch)
+
+
+def broadcast_place(place: tuple[int, ...], axes: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of a product's factor, whose batch may have fewer axes, or axes of 1."""
+    own = place[len(place) - axes :] if axes else ()
+    return tuple(0 if extent == 1 else index for index, extent in zip(own, shape, strict=False))
 
 
 def multiply(a: Any, b: Any, precision: str, out: Any = None, stream: Stream | None = None) -> Any:

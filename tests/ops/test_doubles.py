@@ -128,10 +128,12 @@ def test_more_values_of_k_than_sums_hold_are_multiplied_in_float64(monkeypatch: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"alpha": 2.0}, "precision int8x14 goes with out and stream alone"),
-        ({"bias": np.zeros(4)}, "precision int8x14 goes with out and stream alone"),
+        ({"beta": 2.0}, "beta is not 0, but there is no out"),
+        ({"alpha": 2.0, "stream": 0}, "multiplied on the current stream; pass no stream"),
+        ({"bias": np.zeros(4)}, "precision int8x14 goes with out, alpha, beta and stream alone"),
         ({"a": np.zeros((4, 4), np.float32)}, "a has elements f32, need float64"),
-        ({"a": np.zeros((2, 4, 4))}, r"a has shape \(2, 4, 4\), need a matrix"),
+        ({"a": np.zeros(4)}, r"a has shape \(4,\), need a matrix, or a batch of them"),
+        ({"a": np.zeros((2, 4, 4)), "b": np.zeros((3, 4, 4))}, "have other batches"),
         ({"b": np.zeros((5, 4))}, "need as many columns of a as rows of b"),
         ({"out": np.zeros((4, 5))}, r"out has shape \(4, 5\) and elements f64, need \(4, 4\) and float64"),
     ],
@@ -140,3 +142,17 @@ def test_refusals(arguments: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"a": np.zeros((4, 4)), "b": np.zeros((4, 4)), **arguments}
     with pytest.raises(LaunchError, match=message):
         ops.matmul(given.pop("a"), given.pop("b"), precision="int8x14", **given)
+
+
+def test_alpha_beta_and_batches_of_doubles() -> None:
+    """Integers, whose products and sums are exact: batches that are broadcast, out within a larger array, alpha of 0."""
+    rng = np.random.default_rng(13)
+    a, b = rng.integers(-9, 10, (2, 1, 20, 30)).astype(float), rng.integers(-9, 10, (3, 30, 10)).astype(float)
+    np.testing.assert_array_equal(ops.matmul(a, b, precision="int8x14"), a @ b)
+    memory = rng.integers(-9, 10, (20, 16)).astype(float)
+    want = -2 * (a[0, 0] @ b[1]) + 3 * memory[:, 2:12]
+    rest = memory[:, 12:].copy()
+    found = ops.matmul(a[0, 0], b[1], out=memory[:, 2:12], alpha=-2.0, beta=3.0, precision="int8x14")
+    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(memory[:, 12:], rest)
+    assert not ops.matmul(np.full((4, 5), np.nan), b[0, :5], alpha=0.0, precision="int8x14").any()

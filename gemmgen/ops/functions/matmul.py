@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from numbers import Real
 from typing import Literal
 
@@ -11,8 +12,10 @@ from gemmgen.kernels.calls import Operations, are_floats, is_plain_number, numbe
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import same_place
+from gemmgen.ops.complex_products import is_complex
+from gemmgen.ops.complex_products import multiply as multiply_complex
 from gemmgen.ops.constant import Constant
-from gemmgen.ops.doubles import BY_INTEGERS, is_deep, multiply
+from gemmgen.ops.doubles import BY_INTEGERS, is_deep, multiply_scaled
 from gemmgen.ops.engine import Operator, numpy_array, with_kernel
 from gemmgen.ops.factors import numbers_as_factors, refuse_beside_epilogue
 from gemmgen.ops.plain_products import PLAIN
@@ -38,8 +41,8 @@ def matmul(
     b: Array | Constant | Planes | Weight | SparseWeight,
     *,
     out: Array | None = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
     bias: Array | float | None = None,
     residual: Array | None = None,
     gamma: float = 1.0,
@@ -67,10 +70,11 @@ def matmul(
     a
         Left factor (..., m, k), stored in rows or in columns: float32, float16 or bfloat16; 8-bit integers (from sm_80 on) or
         8-bit floats (from sm_89 on), if ``b`` has such a type, too; or float64 (from sm_80 on) with a ``b`` of float64 and only
-        ``out``, ``alpha`` and ``beta``. Views that are transposed, sliced or broadcast along the batch are read in place; others
-        are copied first. Tensor cores multiply all types but float32 from sm_80 on, and float16 and 8-bit integers from sm_75 on.
-        Products on Hopper GPUs are fastest if a and b are aligned to 16 bytes and, for 8-bit types, a is stored in rows and b in
-        columns. A vector is a row.
+        ``out``, ``alpha`` and ``beta``. Factors of complex64 or complex128, of which one may be real, are multiplied by four real products
+        on the current stream; ``alpha`` and ``beta`` may then be complex. Views that are transposed, sliced or broadcast along the batch
+        are read in place; others are copied first. Tensor cores multiply all types but float32 from sm_80 on, and float16 and 8-bit
+        integers from sm_75 on. Products on Hopper GPUs are fastest if a and b are aligned to 16 bytes and, for 8-bit types, a is stored in
+        rows and b in columns. A vector is a row.
     b
         Right factor (..., k, n), stored like ``a``, or ``Planes`` of it; a vector is a column. Or a ``Weight`` of 4 or 8 bits;
         then ``a`` (m, k) is float16 or bfloat16, or of 8 bits beside a weight for such, and only ``out``, ``bias``, ``activation``,
@@ -115,8 +119,8 @@ def matmul(
         For float32 factors, ``f32`` selects the faster of multiply-adds and products by planes on tensor cores, whose error bound is no
         larger; ``ffma`` selects multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
         ``torch.set_float32_matmul_precision("high")`` does. For float64 matrices on Hopper GPUs, ``int8x14`` and ``int8x15`` compute the
-        result from 14 or 15 products of 8-bit integers, within the error bound of float64 multiply-adds; only ``out`` and ``stream`` may
-        be given (docs/formats.md).
+        result from 14 or 15 products of 8-bit integers, within the error bound of float64 multiply-adds; only ``out``, ``alpha``,
+        ``beta`` and ``stream`` may be given (docs/formats.md).
     batch_invariant
         True: a row of the result has the same bits for every number of rows. The choice is the fastest instance of one numeric class, which
         adds products in one order (docs/classes.md).
@@ -155,14 +159,23 @@ def matmul(
     constant = isinstance(b, Constant)
     if isinstance(b, Constant):
         b = b.source
+    if is_complex(a) or is_complex(b):
+        unwanted = (bias, residual, activation, epilogue, operands, scale_a, scale_b, scale_out, amax, output)
+        if any(one is not None for one in unwanted) or (gamma, batch_invariant, stream) != (1, False, None):
+            raise LaunchError("matmul: complex factors go with out, alpha, beta, precision and backend alone")
+        if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(a, b)):
+            raise LaunchError("matmul: complex factors have no derivatives and are not compiled by torch")
+        joined: ArrayT = multiply_complex(partial(matmul, precision=precision, backend=backend), a, b, out, alpha, beta)
+        return joined
     if precision in BY_INTEGERS:
         unwanted = (bias, residual, activation, epilogue, operands, scale_a, scale_b, scale_out, amax, output)
-        if any(one is not None for one in unwanted) or (alpha, beta, batch_invariant, backend) != (1, 0, False, "auto"):
-            raise LaunchError(f"matmul: precision {precision} goes with out and stream alone")
+        if any(one is not None for one in unwanted) or (gamma, batch_invariant, backend) != (1, False, "auto"):
+            raise LaunchError(f"matmul: precision {precision} goes with out, alpha, beta and stream alone")
         if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(a, b)):
             raise LaunchError(f"matmul: precision {precision} has no derivatives and is not compiled by torch")
         if not is_deep(a):
-            multiplied: ArrayT = multiply(a, b, precision, out, stream)
+            factors = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
+            multiplied: ArrayT = multiply_scaled(a, b, precision, out, factors, stream)
             return multiplied
         precision = "f32"
     if isinstance(b, Weight | SparseWeight):

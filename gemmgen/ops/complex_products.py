@@ -1,0 +1,87 @@
+"""Products of complex matrices by four products of real ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.ops.arrays import is_torch, type_word
+
+PARTS = {"complex64": "float32", "complex128": "float64"}
+"""Types of real and imaginary parts."""
+WHOLES = {part: word for word, part in PARTS.items()}
+"""Types of complex numbers by that of their parts."""
+
+
+@lru_cache(maxsize=64)
+def _is_complex_type(dtype: Any) -> bool:
+    return str(dtype).removeprefix("torch.") in PARTS
+
+
+def is_complex(array: Any) -> bool:
+    """True if an array has complex numbers."""
+    dtype = getattr(array, "dtype", None)
+    return dtype is not None and _is_complex_type(dtype)
+
+
+def multiply(real_product: Callable[..., Any], a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
+    """alpha a b + beta out of complex64 or complex128, of which one factor may be real; ``real_product``: that of real arrays, which takes
+    ``out``, ``alpha`` and ``beta``. Raises ``LaunchError``."""
+    words = {type_word(one) for one in (a, b)}
+    complex_words = words & set(PARTS)
+    part = PARTS[next(iter(complex_words))]
+    if len(complex_words) > 1 or words - complex_words - {part}:
+        raise LaunchError(f"matmul: a has elements {type_word(a)} and b {type_word(b)}, need one precision for both")
+    if out is not None and type_word(out) != next(iter(complex_words)):
+        raise LaunchError(f"matmul: out has elements {type_word(out)}, need {next(iter(complex_words))}")
+    if out is None and beta != 0:
+        raise LaunchError("matmul: beta is not 0, but there is no out that it would multiply; pass out=")
+    (a_real, a_imaginary), (b_real, b_imaginary) = _parts(a), _parts(b)
+    real = real_product(a_real, b_real)
+    if a_imaginary is not None and b_imaginary is not None:
+        real_product(a_imaginary, b_imaginary, out=real, alpha=-1.0, beta=1.0)
+    imaginary = None
+    if b_imaginary is not None:
+        imaginary = real_product(a_real, b_imaginary)
+    if a_imaginary is not None:
+        imaginary = real_product(a_imaginary, b_real, out=imaginary, beta=0.0 if imaginary is None else 1.0)
+    return _joined(real, imaginary, out, alpha, beta)
+
+
+def _parts(array: Any) -> tuple[Any, Any]:
+    """Real and imaginary parts, each without gaps; None for the latter of real numbers."""
+    if not is_complex(array):
+        return array, None
+    if is_torch(array):
+        array = array.resolve_conj().resolve_neg()
+        return array.real.contiguous(), array.imag.contiguous()
+    library = sys.modules.get(type(array).__module__.split(".")[0])
+    if library is None or not hasattr(library, "ascontiguousarray"):
+        raise LaunchError(f"matmul: complex arrays of {type(array).__module__}, need those of NumPy, CuPy or torch")
+    return library.ascontiguousarray(array.real), library.ascontiguousarray(array.imag)
+
+
+def _joined(real: Any, imaginary: Any, out: Any, alpha: complex, beta: complex) -> Any:
+    """alpha (real + i imaginary) + beta out, by the arrays' library."""
+    if is_torch(real):
+        result = sys.modules["torch"].complex(real, imaginary)
+    else:
+        library = sys.modules[type(real).__module__.split(".")[0]]
+        result = library.empty(real.shape, WHOLES[type_word(real)])
+        result.real, result.imag = real, imaginary
+    if alpha != 1:
+        result *= alpha
+    if out is None:
+        return result
+    if tuple(out.shape) != tuple(result.shape):
+        raise LaunchError(f"matmul: out has shape {tuple(out.shape)}, need {tuple(result.shape)}")
+    if beta != 0:
+        result += beta * out
+    if is_torch(out):
+        out.copy_(result)
+    else:
+        out[...] = result
+    return out
