@@ -248,8 +248,7 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
     ],
     ids=[
         "slices",
-        "pairs-of-blocks",
-        "exact-by-pairs-of-blocks",
+        "persistent",
         "bytes",
         "bytes-of-f16",
         "three-groups",
