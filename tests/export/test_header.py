@@ -88,6 +88,12 @@ FORMULAS: tuple[dict[str, Any], ...] = (
         "prologue": {"inputs": {"gate": {"per": "element", "type": "f16"}}, "outputs": {"value": "value * gate", "kept": "value"}},
         "epilogue": {"inputs": {"factor": {"per": "element"}}, "value": "value * factor"},
     },
+    WARPGROUPS
+    | {
+        "beta": "zero",
+        "mainloop": WARPGROUPS["mainloop"] | {"tile": {"m": 64, "n": 128, "k": 64}, "consumers": 2, "schedule": "ping_pong"},
+        "epilogue": {"outputs": {"C": "gelu(acc)", "before": {"value": "acc", "type": "bf16"}}},  # in boxes beside C
+    },
     {
         "kind": "elementwise",
         "rank": 2,
