@@ -16,9 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from gemmgen.core.cache import Cache, cache_key
+from gemmgen.core.files import read_plain
 
 _SOURCE = Path(__file__).with_name("native.c")
 _SECONDS = 60
+"""Limit of the compiler's time; one that hangs is no compiler."""
+_LARGEST = 1 << 24
+"""Bytes of a library that is read."""
 _OPTIONS = ("-O3", "-fPIC", "-shared")
 _FEWEST_LANES = 2048
 """Lanes from which a wave of blocks is worth the time to load the library."""
@@ -71,7 +75,7 @@ def loops() -> Loops | None:
     """The library, compiled if the cache lacks it; None without a compiler, beyond little-endian Linux, and with ``GEMMGEN_NATIVE=0``."""
     if not is_possible():
         return None
-    opened = library("emulator loops", _SOURCE.read_bytes(), _OPTIONS)
+    opened = library("emulator loops", _SOURCE.read_bytes(), _OPTIONS, ("access_memory", "note_accesses"))
     if opened is None:
         return None
     word, place, whole = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int
@@ -85,29 +89,34 @@ def loops() -> Loops | None:
     return opened
 
 
-def library(title: str, source: bytes, options: tuple[str, ...]) -> ctypes.CDLL | None:
-    """The library of a C file, compiled if the cache lacks it; None without a compiler that can."""
+def library(title: str, source: bytes, options: tuple[str, ...], functions: tuple[str, ...]) -> ctypes.CDLL | None:
+    """The library of a C file with these functions, compiled if the cache lacks it; None without a compiler that can."""
     import platform  # imported here, as in _compiled, so that small launches start faster
 
     key = cache_key(title, source, platform.machine(), " ".join(options), _processor() if "-march=native" in options else "")
     store = Cache(quiet=True)
     found = store.load(key)
-    built = found.get("loops.so") if found else None
-    if built is None:
+    opened = _opened(found["loops.so"], functions) if found and "loops.so" in found else None
+    if opened is None:
         built = _compiled(source, options)
-        if built is None:
-            return None
-        store.store(key, {"loops.so": built})
-    descriptor = os.memfd_create("gemmgen-loops")
-    with open(descriptor, "wb") as file:
-        file.write(built)
-        file.flush()
-        # The loader knows libraries by their paths, and descriptors are used again: no path is written twice.
-        path = f"/proc/self/fd/{'./' * next(_libraries)}{descriptor}"
-        try:
-            return ctypes.CDLL(path)
-        except OSError:
-            return None
+        opened = None if built is None else _opened(built, functions)
+        if built is not None and opened is not None:
+            store.store(key, {"loops.so": built})
+    return opened
+
+
+def _opened(built: bytes, functions: tuple[str, ...]) -> ctypes.CDLL | None:
+    """A library; None if this process cannot load it, or if it lacks one of the functions."""
+    with contextlib.suppress(OSError, AttributeError):
+        descriptor = os.memfd_create("gemmgen-loops")
+        with open(descriptor, "wb") as file:
+            file.write(built)
+            file.flush()
+            # The loader knows libraries by their paths, and descriptors are used again: no path is written twice.
+            opened = ctypes.CDLL(f"/proc/self/fd/{'./' * next(_libraries)}{descriptor}")
+        if all(getattr(opened, name) for name in functions):
+            return opened
+    return None
 
 
 @cache
@@ -128,14 +137,15 @@ def _compiled(source: bytes, options: tuple[str, ...]) -> bytes | None:
     compiler = next((path for name in ("cc", "gcc", "clang", "g++") if (path := shutil.which(name))), None)
     if compiler is None:
         return None
-    with tempfile.TemporaryDirectory(prefix="gemmgen-loops-") as folder:
-        target = Path(folder) / "loops.so"
-        command = [compiler, *options, "-x", "c", "-", "-o", str(target), "-lm"]
-        try:
-            done = subprocess.run(command, input=source, capture_output=True, timeout=_SECONDS)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return target.read_bytes() if done.returncode == 0 and target.exists() else None
+    try:
+        with tempfile.TemporaryDirectory(prefix="gemmgen-loops-") as folder:
+            target = Path(folder) / "loops.so"
+            command = [compiler, *options, "-x", "c", "-", "-o", str(target), "-lm"]
+            done = subprocess.run(command, input=source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_SECONDS)
+            built = read_plain(target, _LARGEST) if done.returncode == 0 else b""
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return built if 0 < len(built) <= _LARGEST else None
 
 
 def loops_for(lanes: int) -> Loops | None:

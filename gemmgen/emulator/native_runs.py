@@ -694,10 +694,12 @@ def compile_block(
                 read, written = _effects(inst)
                 live = (live - written) | read
             texts.append(pieces[start, stop].source(f"run_{start}_{stop}", frozenset(live)))
-        library = native.library("emulator runs", (_PRELUDE.read_text() + "\n".join(texts)).encode(), _options())
+        names = {piece: "run_{}_{}".format(*piece) for piece in pieces}
+        source = (_PRELUDE.read_text() + "\n".join(texts)).encode()
+        library = native.library("emulator runs", source, _options(), tuple(names.values()))
         if library is not None:
-            for start, stop in pieces:
-                function = getattr(library, f"run_{start}_{stop}")
+            for (start, stop), name in names.items():
+                function = getattr(library, name)
                 function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
                 function.restype = None
                 found[start, stop] = function

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,3 +104,61 @@ def test_a_device_notes_native_accesses() -> None:
     assert device.count_unwritten(y, size) == 0
     got = device.memory[y - GLOBAL_BASE : y - GLOBAL_BASE + 16].view(np.float32)
     assert got.tolist() == [3, 2, 1, 0]
+
+
+WRITES = 'while [ "$1" != "-o" ]; do shift; done; '
+LACKING = {
+    "none": None,
+    "fails": "exit 1",
+    "is killed": "kill -9 $$",
+    "hangs": "exec sleep 100",
+    "floods": "exec yes",
+    "writes nothing": "exit 0",
+    "writes an empty file": f'{WRITES} : > "$2"',
+    "writes text": f'{WRITES} echo text > "$2"',
+    "makes a folder": f'{WRITES} mkdir "$2"',
+    "links to a device": f'{WRITES} ln -s /dev/zero "$2"',
+    "leaves functions out": f'{WRITES} echo "int f(void) {{ return 1; }}" | "$COMPILER" -shared -fPIC -x c - -o "$2"',
+}
+"""C compilers as shell scripts that build no loops."""
+
+
+@needs_compiler
+@pytest.mark.parametrize("compiler", LACKING)
+def test_without_loops_numpy_computes(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = LACKING[compiler]
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    if script is not None:
+        (folder / "cc").write_text(f"#!/bin/sh\nPATH={os.environ['PATH']}\n{script}\n")
+        (folder / "cc").chmod(0o755)
+    monkeypatch.setenv("COMPILER", next(filter(None, map(shutil.which, ("cc", "gcc", "clang", "g++")))))
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "_SECONDS", 2)
+    monkeypatch.setattr(native, "loops", native.loops.__wrapped__)
+    assert native.loops() is None
+    x, y, findings = outcome(BODIES["update in place"], f"compiler {compiler}")
+    assert (x[: 16 * 256] == 2 * np.arange(16 * 256)).all() and (x == y)[: 16 * 256].all() and not findings
+    assert not list((tmp_path / "cache").rglob("loops.so")), "the cache keeps what cannot be used"
+
+
+@needs_compiler
+def test_a_system_without_places_for_the_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    assert native.loops.__wrapped__() is None
+    monkeypatch.undo()
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path / "other"))
+    monkeypatch.setattr(os, "memfd_create", lambda name: os.open("/", os.O_WRONLY))
+    assert native.loops.__wrapped__() is None
+
+
+@needs_compiler
+def test_loops_in_the_cache_that_do_not_load_are_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "_SECONDS", 600)
+    kept: dict[str, bytes] = {"loops.so": b"of another machine"}
+    monkeypatch.setattr(native.Cache, "load", lambda self, key: kept)
+    monkeypatch.setattr(native.Cache, "store", lambda self, key, files: kept.update(files))
+    assert native.loops.__wrapped__() is not None and kept["loops.so"].startswith(b"\x7fELF")

@@ -23,6 +23,10 @@ LOG_ADD_ERROR = 2.0**-20
 roundoff times a distance d, where d e^-d is below 0.37; a rounding of 1 + e^-d; the logarithm by 2^-21.41 (CUDA C++ Programming Guide,
 __logf on [0.5, 2])."""
 EPS = 1e-5
+FAR = "rows far below zero, and one element far above the others"
+FAR_DISTANCE = 300
+"""A distance whose power of e is no float32, and 0 if negative."""
+FAR_ROWS = 32
 SHIFTED, EQUAL, WIDE, SMALL = "a large mean", "equal elements", "several magnitudes", "elements whose squares are below eps"
 
 
@@ -65,6 +69,16 @@ def cases(plan: RowsPlan) -> list[Case]:
     return all_cases
 
 
+def deep_cases(plan: RowsPlan) -> list[Case]:
+    """For powers of distances from the largest element of a row, rows where a smaller one would be too far, or one beyond the row."""
+    if plan.program.selects:
+        return selection.deep_cases(plan)
+    if not any(statement.combination == "row_max" for statement in plan.statements):
+        return []
+    columns = min(plan.lanes * plan.vector, plan.most_columns)
+    return [Case(FAR, packed_problem(plan, (FAR_ROWS, columns)), _numbers(plan), "reals")]
+
+
 def _pairs(lengths: Mapping[str, int], rows: Mapping[str, int]) -> list[Any]:
     """Each length with a number of rows and kind of data, and with others for the longest row."""
     data: tuple[Any, ...] = ("integers", "reals")
@@ -95,6 +109,11 @@ def fill(plan: RowsPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         return -np.abs(values)
     if case.name == SHIFTED and name in ("x", "residual"):
         return values + 100
+    if case.name == FAR and name == "x":
+        rows = np.arange(1, shape[0], 2)
+        values[::2] -= FAR_DISTANCE
+        values[rows, rows * shape[1] // shape[0]] += FAR_DISTANCE
+        return values
     if case.name == EQUAL and name in ("x", "residual"):
         return np.full(shape, 1.5)
     if case.name == SMALL and name in ("x", "residual"):

@@ -14,6 +14,7 @@ from gemmgen.kernels.rows.plan import CANDIDATES, MAX_SELECTED, RowsPlan, packed
 
 LONG_ROW = 2600
 """Columns of a long row where any length is possible."""
+FEW_LANES = "equal elements of few lanes"
 EQUAL, FEW_VALUES, RISING, ZEROS = "equal elements", "few values", "rising elements", "zeros of both signs"
 
 
@@ -41,6 +42,19 @@ def cases(plan: RowsPlan) -> list[Case]:
     return all_cases
 
 
+def deep_cases(plan: RowsPlan) -> list[Case]:
+    """More equal elements than candidates, the k-th among them, all read by fewer lanes than k."""
+    lanes, columns = _few_lanes(plan)
+    return [_case(plan, FEW_LANES, 2 * plan.rows + 1, columns, 2 * lanes, "reals")] if 2 * lanes <= MAX_SELECTED else []
+
+
+def _few_lanes(plan: RowsPlan) -> tuple[int, int]:
+    """A number of lanes that read more elements than there are candidates, and the columns of the row."""
+    width = plan.lanes * plan.vector
+    turns = min(8, plan.most_columns // width)
+    return CANDIDATES // max(turns * plan.vector, 1) + 1, max(turns, 1) * width
+
+
 def _case(plan: RowsPlan, name: str, rows: int, columns: int, selected: int, data: Any) -> Case:
     problem = dict(packed_problem(plan, (rows, columns)))
     count = min(selected, columns)
@@ -58,6 +72,9 @@ def fill(plan: RowsPlan, case: Case, shape: tuple[int, ...], rng: np.random.Gene
         values = np.where(rng.random(shape) < 0.02, rng.choice([np.nan, -np.nan, np.inf, -np.inf], shape), values)
     elif name == EQUAL:
         values = np.full(shape, -1.5)
+    elif name == FEW_LANES:
+        lanes, _ = _few_lanes(plan)
+        values = np.where(np.arange(shape[1]) // plan.vector % plan.lanes < lanes, 20.0, values)
     elif name == FEW_VALUES:
         values = np.where(rng.random(shape) < 0.02, rng.integers(-2, 3, shape), 0.5)
     elif name == RISING:
