@@ -256,6 +256,45 @@ def _by_elements(_: KernelPlan, source: str, mutant: Mutant) -> bool:
     return loop[1] == f"for (int i = 0; i < {whole[1]}; ++i)" and body.startswith(copies)
 
 
+def _of_a_nan(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for the sum of two numbers, one of which is NaN by the line before."""
+    return (mutant.previous, mutant.before, mutant.after) == ("if (a != a || b != b)", "return a + b;", "return a - b;")
+
+
+def _pauses(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    return (mutant.before, mutant.after) == ("__nanosleep(pause);", ";")
+
+
+def _tiles_of_nothing(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for a stage that is given back after a tile without steps, in a kernel whose tiles have as many steps, without a cluster."""
+    if mutant.before != "if (work.steps > 0) {" or mutant.after not in ("if (true) {", "if (work.steps >= 0) {"):
+        return False
+    same = re.search(r"const int steps = \(k \+ kTileK - 1\) / kTileK;\s+work\.steps = steps;", source)
+    return same is not None and source.count("work.steps =") == 1 and "arrive_remote" not in source
+
+
+def _between_boxes(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for the elements from one box of a tile to the next, where a tile is one box."""
+    found = re.match(r"constexpr int kBoxElements([AB]) = \d+;", mutant.before)
+    if found is None or not mutant.after.startswith(f"constexpr int kBoxElements{found[1]} = "):
+        return False
+    uses = [line for line in code_of(source).split("\n") if f"kBoxElements{found[1]}" in line and line != mutant.before]
+    named = f"kBoxes{found[1]}, kBoxElements{found[1]}, "
+    apart = [line for line in code_of(source).split("\n") if "kElements" in line and not line.startswith("template <")]
+    return (
+        f"constexpr int kBoxes{found[1]} = 1;" in source
+        and all(re.match(rf"load_(boxes|pieces)_2d<{named}", line) for line in uses)
+        and all("x + box * kElements" in line and line.count("kElements") == 1 for line in apart)
+    )
+
+
+def _loads_of_a_tile(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for the number of loads of a thread in a tile of a sum, by which all that depends on it is computed."""
+    counts = [re.fullmatch(r"constexpr int kUnroll = (\d+);", text) for text in (mutant.before, mutant.after)]
+    derived = "constexpr unsigned int kTile = kThreads * kUnroll;" in source and "\n    return a + b;\n" in source
+    return plan.spec.kind == "reduction" and derived and all(count is not None and int(count[1]) > 0 for count in counts)
+
+
 RULES: dict[str, Check] = {
     "A prefetch of a tensor map changes no value.": _prefetches,
     "A thread waits for its own copies only, and has none.": _waits_for_nothing,
@@ -275,6 +314,11 @@ RULES: dict[str, Check] = {
     "The second block of two is number 1: the distance is 0.": _second_of_two,
     "The number of threads is part of a launch bound only.": _threads_of_a_bound,
     "A whole vector is copied element by element.": _by_elements,
+    "One of the two is NaN, and so are their sum and their difference.": _of_a_nan,
+    "The pause between two looks at memory takes time alone.": _pauses,
+    "Tiles have no steps only with k of 0, and then none has: a stage is given back for which nobody waits.": _tiles_of_nothing,
+    "A tile is one box: the way to the next one counts nowhere.": _between_boxes,
+    "Tiles of another number of loads: each element is added once, in another order.": _loads_of_a_tile,
 }
 """Reasons, each with its check."""
 

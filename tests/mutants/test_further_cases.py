@@ -79,6 +79,24 @@ MISTAKES = {
         "lost[i][j + 1] += add_compensated(sums[i][j], products[i][j]);",
         "crowds of lines too wide for planes, each of another size",
     ),
+    "a largest element beyond the row": (
+        "rows/rows/softmax",
+        "const int first = origin + held * kStride;",
+        "const int first = origin - held * kStride;",
+        "rows far below zero, and one element far above the others",
+    ),
+    "the largest element of half of the warps": (
+        "rows/rows/log_softmax",
+        "for (int distance = kWarps / 2; distance > 0; distance /= 2) {",
+        "for (int distance = kWarps / 2; distance > 1; distance /= 2) {",
+        "rows far below zero, and one element far above the others",
+    ),
+    "all elements that equal the k-th": (
+        "rows/rows/topk_long",
+        "return elements.count(whole_row, [&](unsigned order, int) { return order >= bound; });",
+        "return elements.count(whole_row, [&](unsigned order, int) { return order > bound; });",
+        "equal elements of few lanes, 18 of 8192",
+    ),
 }
 
 

@@ -47,6 +47,11 @@ COVERED = [
     ("gemm/wgmma/fp8/128x64_k2", "plus becomes minus", "constexpr int kThreads = 128 * (1 + kGroups);", "launch bound"),
     ("quantise/quantise/exponents", "a constant one too large", "constexpr int kThreads = 256;", "launch bound"),
     ("gemm/simt/epilogues/clamped_residual", "a condition never holds", "if (available >= 2) {", "element by element"),
+    ("elementwise/quantise", "plus becomes minus", "return a + b;", "is NaN"),
+    ("reduction/sum/16k", "a statement is missing", "__nanosleep(pause);", "takes time alone"),
+    ("gemm/wgmma/layouts/unaligned_a", "more than becomes at least", "if (work.steps > 0) {", "only with k of 0"),
+    ("gemm/wgmma/grouped/int8", "a constant halved", "constexpr int kBoxElementsA = 128;", "one box"),
+    ("reduction/rows/1m", "a constant doubled", "constexpr int kUnroll = 4;", "each element is added once"),
 ]
 OBSERVED = [
     ("gemm/wgmma/fp8/64x64", "drop a condition", "if (k > 0) {"),
@@ -60,6 +65,9 @@ OBSERVED = [
     ("gemm/simt/epilogues/clamped_residual", "drop a condition", "if (available >= 2) {"),
     ("gemm/wgmma/int8/64x32", "plus becomes minus", TILES),
     ("quantise/quantise/exponents", "a constant halved", "constexpr int kThreads = 256;"),
+    ("gemm/wgmma/stream_k", "drop a condition", "if (work.steps > 0) {"),
+    ("gemm/wgmma/layouts/transposed", "a constant halved", "constexpr int kBoxElementsA = 64;"),
+    ("reduction/sum/16k", "a constant halved", "constexpr int kVector = 4;"),
 ]
 
 
