@@ -194,7 +194,12 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def shared_bytes(self) -> int:
-        return self.barriers_offset + 2 * self.stages * BARRIER_BYTES
+        return self.barriers_offset + self.barriers * BARRIER_BYTES
+
+    @property
+    def barriers(self) -> int:
+        """Two for each stage, and one for the turn of each group."""
+        return 2 * self.stages + (self.consumers if self.consumers > 1 else 0)
 
     @property
     def sums(self) -> int:
@@ -294,7 +299,7 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
 
 def register_regions(loop: RegisterLoop) -> tuple[SharedRegion, ...]:
     """Shared memory of a block: stages, or the sums of a tile; barriers."""
-    stage, barriers = loop.row_bytes + loop.weight_bytes, 2 * loop.stages
+    stage, barriers = loop.row_bytes + loop.weight_bytes, loop.barriers
     sent = "sums that blocks of the cluster send" if loop.cluster_k > 1 else "sums of some rows, [group][row][column], padded"
     words = "scales and zero points" if loop.zeros else "scales"
     size, offset = loop.numbers_bytes, loop.numbers_offset
@@ -306,6 +311,11 @@ def register_regions(loop: RegisterLoop) -> tuple[SharedRegion, ...]:
         SharedRegion("sums", "float", (loop.sums_bytes // 4,), loop.stages_bytes, loop.sums_bytes, sent),
         *numbers,
         SharedRegion(
-            "barriers", "unsigned long long", (barriers,), loop.barriers_offset, barriers * BARRIER_BYTES, "of stages: full, empty"
+            "barriers",
+            "unsigned long long",
+            (barriers,),
+            loop.barriers_offset,
+            barriers * BARRIER_BYTES,
+            "of stages: full, empty; turns of groups",
         ),
     )
