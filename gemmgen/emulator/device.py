@@ -251,6 +251,18 @@ class Device:
         """Bytes have been written from outside."""
         self._note(address - GLOBAL_BASE, address - GLOBAL_BASE + count, written=True)
 
+    def _note_unwatched(self, regions: Sequence[Region], tracker: _Tracker | None) -> None:
+        """Behind a launch whose search for hazards stopped, all that it may have written counts as written."""
+        if tracker is None or tracker.engines_moved:
+            for region in regions:
+                self._note(region.start, region.stop, written=True)
+            return
+        for touched in tracker.regions():
+            changed, start = np.flatnonzero(touched.changed), touched.region.start
+            if len(changed):
+                stop = min(start + (int(changed[-1]) + 1) * touched.unit, touched.region.stop)
+                self._note(start + int(changed[0]) * touched.unit, stop, written=True)
+
     def note_unwritten(self, address: int) -> None:
         """The contents of an allocation have become undefined. Raises KeyError for an address that is none."""
         region = self._regions[address - GLOBAL_BASE]
@@ -425,6 +437,8 @@ class Device:
             break
         if detector is not None:
             detector.note_pages()
+            if detector.findings.are_enough:
+                self._note_unwatched(memory.regions, tracker)
         if memory.data is not memory.arena:
             memory.arena[:] = memory.data
         if memory.heap.stop:

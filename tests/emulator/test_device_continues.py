@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemmgen.emulator import Device
+from gemmgen.emulator.hazards import report
 from gemmgen.emulator.memory import GLOBAL_BASE
 
 KERNEL = """.version 8.0
@@ -62,3 +63,17 @@ def test_a_barrier_of_a_warp_without_its_lane_traps() -> None:
     y = device.allocate(128, "y").to_bytes(8, "little")
     result = device.launch(module, "kernel", grid=(1, 1, 1), block=(32, 1, 1), parameters=y + y)
     assert type(result.error).__name__ == "DivergentWarp"
+
+
+@pytest.mark.parametrize("tracks", [True, False])
+def test_what_is_written_behind_many_findings_counts(tracks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MAX_REPEATS", 1)
+    device = Device(1 << 24)
+    module = device.load(KERNEL.replace("BODY", "ld.shared.u32 %r5, [%r4]; st.global.u32 [%rd4], %r5; mov.u32 %r5, 7;"))
+    x, y = device.allocate(128, "x"), device.allocate(8192, "y")
+    parameters = x.to_bytes(8, "little") + y.to_bytes(8, "little")
+    result = device.launch(module, "kernel", grid=(1, 1, 1), block=(32, 1, 1), parameters=parameters, tracks=tracks)
+    assert result.error is None and [type(finding).__name__ for finding in result.findings] == ["UnwrittenRead"]
+    assert device.memory[y - GLOBAL_BASE : y - GLOBAL_BASE + 128].view("u4").tolist() == [7] * 32
+    assert device.count_unwritten(y, 128) == 0
+    assert device.count_unwritten(y, 8192) == (8192 - 128 if tracks else 0)

@@ -256,7 +256,9 @@ class HazardDetector(Observer):
         site = self._sites.get(id(access)) or self._site(access)
         shadow = {"global": self._global, "shared": self._shared, "local": self._local}[space.name]
         followed = self.follows_loads and access.kind == "store" and space.name != "global"
-        return shadow is not None and not self.findings.are_enough and not followed and shadow.plan(site, fused)
+        if self.findings.are_enough:
+            return not followed
+        return shadow is not None and not followed and shadow.plan(site, fused)
 
     def _site(self, access: Access) -> Site:
         # The site holds on to the access, so that its id stays its own.
