@@ -15,6 +15,7 @@ from gemmgen.proof.contract import Array
 from gemmgen.proof.data import Access
 from gemmgen.proof.knowledge import Knowledge, Wait
 from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.rows import within_rows
 from gemmgen.proof.solver import Answer
 from gemmgen.proof.storing import Digits, Stored, shared_elements
 from gemmgen.proof.tickets import tickets
@@ -161,7 +162,10 @@ def memory(lifter: Lifter) -> Verdict:
                 verdict.obligations += 1
                 verdict.unproved.append(f"{place(access)}: {goal}")
                 continue
-            answer = known.solver.implies([*premises, *conditions], goal)
+            if _in_rows(known, access, address, [*premises, *conditions]):
+                answer = Answer("proved")
+            else:
+                answer = known.solver.implies([*premises, *conditions], goal)
             if answer.verdict == "unknown" and all(known.solver.proves([*premises, *conditions], part) for part in conjuncts([goal])):
                 answer = Answer("proved")
             verdict.note(answer, access, "bounds or alignment not proved within the time", known, [*premises, *conditions], goal)
@@ -230,6 +234,14 @@ def _goal(known: Knowledge, access: Access, address: Value) -> Condition | str:
         return f"{variable.name} is aligned to {variable.alignment} bytes"
     total: Term = variable.size if variable.size else known.contract.dynamic_shared
     return z3.And(offset >= 0, offset + as_term(size) <= as_term(total), as_condition(aligned))
+
+
+def _in_rows(known: Knowledge, access: Access, address: Value, premises: Sequence[Condition]) -> bool:
+    """True if an access to a flat array of rows lies within it, and is aligned; its array and size are known to be fit for it."""
+    array = known.contract.arrays.get(address.base or "")
+    if array is None or not isinstance(access.size, int) or access.size % array.element_bytes:
+        return False
+    return within_rows(known, address.z3, array, access.size // array.element_bytes, access.width, premises)
 
 
 def _global_goal(known: Knowledge, access: Access, offset: z3.ArithRef, array: Array) -> Condition | str:

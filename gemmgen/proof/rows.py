@@ -1,0 +1,132 @@
+"""Bounds of accesses to a flat array that holds rows within planes, such as the partial sums of slices of k.
+
+An index ``(s M + r) P + c`` is proved to lie in ``S M P`` elements from the inside out: ``0 <= c < P``, ``0 <= r < M`` and ``0 <= s < S``.
+The numbers P and M are factors of the array's size; each of these facts is a small query, while a product of unknown numbers is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import z3
+
+from gemmgen.proof.contract import Array
+from gemmgen.proof.knowledge import Knowledge
+from gemmgen.proof.values import Condition, Term, as_term
+
+MAX_FACTORS = 6
+
+
+def within_rows(known: Knowledge, offset: z3.ArithRef, array: Array, count: int, width: int, premises: Sequence[Condition]) -> bool:
+    """True if ``count`` elements from an offset in bytes lie within a flat array of rows, and the offset is a multiple of ``width``."""
+    if len(array.shape) != 1 or array.strides != (1,):
+        return False
+    extent = _factors(known, array.shape[0])
+    index = _divided(offset, array.element_bytes)
+    if extent is None or index is None:
+        return False
+    number, factors = extent
+    if len(factors) < 2:
+        return False
+    return _inside(known, index, count, number, factors, max(1, width // array.element_bytes), premises)
+
+
+def _factors(known: Knowledge, extent: Term) -> tuple[int, list[z3.ArithRef]] | None:
+    """The number and the factors of a size that is a product."""
+    term, divisor = as_term(extent), 1
+    if term.decl().kind() == z3.Z3_OP_IDIV and z3.is_int_value(term.arg(1)) and term.arg(1).as_long() > 0:
+        term, divisor = term.arg(0), term.arg(1).as_long()
+    monomials = known.polynomials.monomials(term)
+    if len(monomials) != 1:
+        return None
+    number, factors = monomials[0]
+    if number <= 0 or number % divisor or len(factors) > MAX_FACTORS:
+        return None
+    return number // divisor, list(factors)
+
+
+def _divided(term: z3.ArithRef, size: int) -> list[z3.ArithRef] | None:
+    """The parts of a sum, each divided by a number that all of them are multiples of."""
+    found: list[z3.ArithRef] = []
+    for part in _summands(term):
+        if z3.is_int_value(part):
+            number, rest = part.as_long(), []
+        else:
+            factors = part.children() if part.decl().kind() == z3.Z3_OP_MUL else [part]
+            number, rest = 1, []
+            for factor in factors:
+                if z3.is_int_value(factor):
+                    number *= factor.as_long()
+                else:
+                    rest.append(factor)
+        if number % size:
+            return None
+        left = number // size
+        if len(rest) == 1 and left == 1:
+            found += _summands(rest[0])
+        elif rest:
+            found.append(z3.Product(*([z3.IntVal(left)] if left != 1 else []), *rest))
+        else:
+            found.append(z3.IntVal(left))
+    return found
+
+
+def _summands(term: z3.ArithRef) -> list[z3.ArithRef]:
+    if term.decl().kind() != z3.Z3_OP_ADD:
+        return [term]
+    return [part for child in term.children() for part in _summands(child)]
+
+
+def _inside(
+    known: Knowledge,
+    index: Sequence[z3.ArithRef],
+    count: int,
+    number: int,
+    factors: Sequence[z3.ArithRef],
+    multiple: int,
+    premises: Sequence[Condition],
+) -> bool:
+    """True if ``count`` elements from the sum of some parts lie below a product, and the sum is a multiple of a number."""
+
+    def proves(goal: Condition) -> bool:
+        return known.solver.proves(premises, goal)
+
+    total = z3.Sum(*index) if index else z3.IntVal(0)
+    if len(factors) == 1:
+        if multiple > 1 and not proves(total % multiple == 0):
+            return False
+        limit = factors[0] * number
+        return proves(z3.And(total >= 0, total + count <= limit)) or (count == 1 and _quotient_below(known, total, limit, premises))
+    for place, part in enumerate(index):
+        if part.decl().kind() != z3.Z3_OP_MUL or z3.is_int_value(part):
+            continue
+        children = part.children()
+        for which, row in enumerate(children):
+            if z3.is_int_value(row):
+                continue
+            for chosen, factor in enumerate(factors):
+                times = next((each for each in {number, 1} if not number % each and proves(row == factor * each)), 0)
+                if not times:
+                    continue
+                rest = [*index[:place], *index[place + 1 :]]
+                inner = z3.Sum(*rest) if rest else z3.IntVal(0)
+                if not proves(z3.And(inner >= 0, inner + count <= row)):
+                    return False
+                if multiple > 1 and not proves(z3.And(inner % multiple == 0, row % multiple == 0)):
+                    return False
+                others = [child for position, child in enumerate(children) if position != which]
+                outer = others[0] if len(others) == 1 else z3.Product(*others)
+                left = [each for position, each in enumerate(factors) if position != chosen]
+                return _inside(known, _summands(outer), 1, number // times, left, 1, premises)
+    return False
+
+
+def _quotient_below(known: Knowledge, total: z3.ArithRef, limit: z3.ArithRef, premises: Sequence[Condition]) -> bool:
+    """True if a quotient lies below a limit, as its dividend lies below the divisor times the limit."""
+    quotient = z3.simplify(total)
+    if quotient.get_id() not in known.quotients:
+        return False
+    dividend, divisor = known.quotients[quotient.get_id()]
+    is_quotient = any(one.z3.get_id() == quotient.get_id() for one, _ in known.divided)
+    goal = z3.And(quotient >= 0, dividend >= 0, divisor >= 1)
+    return is_quotient and known.solver.proves(premises, goal) and known.solver.proves(premises, dividend < divisor * limit)
