@@ -50,9 +50,24 @@ def test_results_are_added_to_views() -> None:
     np.testing.assert_array_equal(memory, before)
 
 
+@pytest.mark.parametrize("type", ["float32", "float64", "float16"])
+def test_each_product_has_alpha_and_beta(type: str) -> None:
+    """A product of NaN with alpha 0, and an out of NaN with beta 0, are not read."""
+    a, b = (one[:3] for one in lists(type))
+    a[2][:] = np.nan
+    out = [RNG.integers(-3, 4, (m, n)).astype(type) for m, n, _ in SHAPES[:3]]
+    want = [2 * (a[0] @ b[0]) - out[0], -3 * (a[1] @ b[1]), 4 * out[2]]
+    out[1][:] = np.nan
+    ops.pointer_matmul(a, b, out, alpha=[2.0, -3.0, 0.0], beta=[-1.0, 0.0, 4.0])
+    for got, expected in zip(out, want, strict=True):
+        np.testing.assert_array_equal(got, expected.astype(type))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"alpha": [1.0, 2.0, 3.0]}, "alpha has 3 factors, need one for each of 2 products"),
+        ({"alpha": np.ones(2)}, r"alpha is f64 of shape \(2,\), need float32"),
         ({"b": 1}, "b has 1 matrices, need as many as a, 2"),
         ({"b": "types"}, "a has elements f32, b f16, need one type for both"),
         ({"a": "mixed"}, r"a\[1\] has elements f16, need those of a\[0\], f32"),

@@ -64,6 +64,8 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
     if request.invariant != "none" and divides_by_size(spec):
         return VARIES
+    if spec.scalars != "launch":
+        return "it has alpha and beta of each product"
     if spec.scales.given and not request.block_scales:
         return "it is for factors with block scales"
     if getattr(spec.mainloop, "sparse", "none") != "none":

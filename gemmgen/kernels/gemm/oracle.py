@@ -278,7 +278,9 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         return _kept_array(plan, plan.kept_factor, case)
     if plan.weight_bits < 8 * plan.matrix_b.element_bytes and name in ("B", "scales", "zeros"):
         return _narrow_weights(plan, case, name, shape, rng)
-    unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
+    unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (
+        name == "C" and case.scalars.get("beta", 0.0) == 0 and not plan.own_scalars
+    )
     kind = plan.sequence_type(name)
     if name in ("gather", "scatter"):
         return _moved_rows(case, name, rng)
@@ -286,6 +288,10 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         return _offsets(plan, case, shape[0], rng)
     if plan.lie_anywhere and name in ("at_a", "at_b", "at_c", "sizes"):
         return placed_arrays(plan, case)[name]
+    if name in ("alphas", "betas") and plan.own_scalars:
+        factors = np.resize(rng.permutation([0.0, 1.0, -2.0, 3.0] if case.data != "reals" else [0.0, 1.25, -0.7]), shape)
+        factors[: case.data == "nonfinite"] = 0.0  # beside NaN that is not read
+        return factors
     if name == "amax":
         return rng.choice([0.0, 0.0, 1e6], shape)
     if any(store.argument.name == name and store.output.reduce for step in plan.epilogue for store in step.stores):
@@ -392,7 +398,7 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
     if not plan.grouped:
         if plan.depths_differ:
             arrays = dict(arrays) | {name: within_depths(arrays[name], arrays["offsets"], axis) for name, axis in (("A", 2), ("B", 1))}
-        products = [_reference(plan, case, arrays)]
+        products = [_of_each(plan, case, arrays) if plan.own_scalars else _reference(plan, case, arrays)]
         return {"C": products[0].expected} | _largest(arrays, [products[0].inner]) | further(products, [np.s_[:]])
     before = to_numbers(plan.matrix_c.type, arrays["C"])
     value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
@@ -458,6 +464,27 @@ def _own_extents(case: Case, numbers: npt.NDArray[np.int64]) -> dict[str, int]:
     return {name: int(min(max(number, 0), case.dimensions[name])) for name, number in zip(("m", "n", "k"), numbers, strict=False)}
 
 
+def _with_scalars(case: Case, arrays: Mapping[str, npt.NDArray[Any]], product: int) -> Case:
+    """The case with the factors of one product."""
+    own = {name: float(arrays[f"{name}s"][product]) for name in ("alpha", "beta") if f"{name}s" in arrays}
+    return replace(case, scalars={**case.scalars, **own})
+
+
+def _of_each(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> _Product:
+    """The results of a batch whose products have alpha and beta of their own, product by product."""
+    names = [matrix.name for matrix in plan.batched]
+    found = [
+        _reference(plan, _with_scalars(case, arrays, product), dict(arrays) | {name: arrays[name][product] for name in names})
+        for product in range(len(arrays["C"]))
+    ]
+    if not found:
+        return _reference(plan, case, arrays)
+    value = np.stack([one.expected.value for one in found])
+    bounds = [np.zeros(value.shape[1:]) if one.expected.bound is None else one.expected.bound for one in found]
+    inner = replace(found[0].inner, value=np.stack([one.inner.value for one in found]), bound=np.stack([one.inner.bound for one in found]))
+    return _Product(Expected(value, np.stack(bounds)), inner, {})
+
+
 def _placed_results(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> Expected:
     """The memory in which results lie: those of every product, and the rest as it was."""
     before = to_numbers(plan.matrix_c.type, arrays["C"])
@@ -478,7 +505,7 @@ def _placed_results(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray
         for access in (access for step in plan.epilogue for access in step.accesses):
             if access.operand.per in ("row", "column"):
                 given[access.name] = arrays[access.name][: extents["m" if access.operand.per == "row" else "n"]]
-        result = _reference(plan, case, given).expected
+        result = _reference(plan, _with_scalars(case, arrays, product) if plan.own_scalars else case, given).expected
         value[places["C"]] = result.value
         bound[places["C"]] = 0.0 if result.bound is None else result.bound
     return Expected(value, bound)

@@ -26,6 +26,7 @@ from gemmgen.kernels.gemm.reasons import (
     double_reasons,
     dual_reasons,
     place_reasons,
+    scalar_reasons,
     scale_reasons,
     ungrouped_reasons,
 )
@@ -381,6 +382,11 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         return bool(self.spec.grouping.depth == "offsets")
 
     @property
+    def own_scalars(self) -> bool:
+        """True if alpha and beta are those of each product of a batch."""
+        return bool(self.spec.scalars == "products")
+
+    @property
     def lie_anywhere(self) -> bool:
         """True if the matrices of a batch lie anywhere, and have sizes of their products."""
         return bool(self.spec.grouping.places == "addresses")
@@ -619,6 +625,7 @@ class Outline:
             *dual_reasons(spec),
             *ungrouped_reasons(spec),
             *place_reasons(spec),
+            *scalar_reasons(spec),
         ]
 
     def epilogue(self) -> tuple[Step, ...]:

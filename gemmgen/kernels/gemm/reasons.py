@@ -198,6 +198,22 @@ def place_reasons(spec: GemmSpec) -> Iterator[Reason]:
         yield Reason("places", "epilogue", "matrices like C", "none for addresses; beta adds C")
 
 
+def scalar_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Fields that exclude factors of each product."""
+    if spec.scalars == "launch":
+        return
+    loop, arithmetic = spec.mainloop, getattr(spec.mainloop, "arithmetic", Arithmetic())
+    if spec.batch != "strided" or loop.strategy not in PLACE_STRATEGIES or arithmetic != Arithmetic():
+        got = f"products with batch: {spec.batch}, strategy: {loop.strategy}"
+        need = f"batch: strided and strategy: {' or '.join(PLACE_STRATEGIES)} without planes for factors of each product"
+        yield Reason("scalars", "scalars", got, need)
+    if spec.alpha == "one" and spec.beta == "zero":
+        yield Reason("scalars", "alpha", "one, with beta: zero", "alpha: argument or beta: argument for factors of each product")
+    if spec.decomposition.scheme != "data_parallel" or spec.dual or getattr(loop, "copies", "cp_async") == "none":
+        got = f"{spec.decomposition.scheme}, dual: {spec.dual}, copies: {getattr(loop, 'copies', 'registers')}"
+        yield Reason("scalars", "scalars", got, "data_parallel, one product each and tiles in shared memory for factors of each product")
+
+
 def thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:
     """Too many threads in a block; ``field`` decides their number."""
     if threads <= architecture.threads_per_block:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemmgen.core.elements import DataType
+from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.epilogue.sums import START, stores_of
@@ -52,8 +52,8 @@ class Problem:
     constraints: tuple[Constraint, ...]
     extents: tuple[ScalarArgument, ...]
     """m, n and k."""
-    alphas: tuple[ScalarArgument, ...]
-    betas: tuple[ScalarArgument, ...]
+    alphas: tuple[ScalarArgument | ArrayArgument, ...]
+    betas: tuple[ScalarArgument | ArrayArgument, ...]
     a: ArrayArgument
     b: ArrayArgument
     second: tuple[Argument, ...]
@@ -100,8 +100,10 @@ def gemm_problem(
     layout_a, layout_b, layout_c = matrices
     reads_c = spec.beta == "argument"
     factor: DataType = "f64" if layout_c.type == "f64" else "f32"
-    alpha = ScalarArgument("alpha", factor, "factor of A B; with 0, A and B are not read", default=1.0)
-    beta = ScalarArgument("beta", factor, "factor of C; with 0, C is not read", default=0.0)
+    alpha: ScalarArgument | ArrayArgument = ScalarArgument("alpha", factor, "factor of A B; with 0, A and B are not read", default=1.0)
+    beta: ScalarArgument | ArrayArgument = ScalarArgument("beta", factor, "factor of C; with 0, C is not read", default=0.0)
+    if spec.scalars == "products":
+        alpha, beta = (factors_of_products(name, factor) for name in ("alpha", "beta"))
     return Problem(
         dimensions=tuple(dimensions),
         constraints=tuple(constraints),
@@ -111,7 +113,7 @@ def gemm_problem(
         a=layout_a.argument("input"),
         b=layout_b.argument("input"),
         second=() if second is None else (second.argument("input"), *second.scalars),
-        c=layout_c.argument("inout", needed="beta") if reads_c else layout_c.argument("output"),
+        c=layout_c.argument("inout", needed="beta" if spec.scalars == "launch" else None) if reads_c else layout_c.argument("output"),
         epilogue=(
             *(parameter for step in epilogue for parameter in step.parameters),
             *((START,) if stores_of(epilogue) else ()),
@@ -119,6 +121,13 @@ def gemm_problem(
         ),
         scales=tuple(argument for scale in scales for argument in scale.arguments),
     )
+
+
+def factors_of_products(name: str, factor: DataType) -> ArrayArgument:
+    """alpha or beta of each product of a batch."""
+    what = "of A B; with 0, A and B are not read" if name == "alpha" else "of C; with 0, C is not read"
+    meaning = f"factor of each product: {what}"
+    return ArrayArgument(f"{name}s", factor, "input", (Formula("batch"),), (Formula("1"),), ELEMENTS[factor].bytes, meaning)
 
 
 def _amax(spec: GemmSpec) -> tuple[ArrayArgument, ...]:

@@ -491,6 +491,9 @@ class GemmSpec(KernelSpec):
     """``one`` leaves the factor out of the kernel."""
     beta: Literal["argument", "zero"] = "argument"
     """``zero`` makes a kernel that never reads C."""
+    scalars: Annotated[Literal["launch", "products"], LATER] = "launch"
+    """``products``, of ``batch: strided``: ``alphas`` and ``betas`` hold factors for each product in the device's memory, in place of the
+    numbers alpha and beta."""
     storage: Storage = Storage()
     scales: Annotated[Scales, LATER] = Scales.NONE
     """Block scales of A and B (``docs/formats.md``): each element is multiplied by the scale of its block."""

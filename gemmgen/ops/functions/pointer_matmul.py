@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,8 +49,8 @@ def pointer_matmul(
     b: Sequence[ArrayT] | Array,
     out: Sequence[ArrayT] | Array | None = None,
     *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: float | Sequence[float] | Array = 1.0,
+    beta: float | Sequence[float] | Array = 0.0,
     output: str | None = None,
     sizes: Array | None = None,
     most: tuple[int, int, int] | None = None,
@@ -71,7 +72,8 @@ def pointer_matmul(
     out
         A list of matrices (m_i, n_i) in rows that must not overlap, by default new ones; with addresses an int64 array of these.
     alpha, beta
-        Factors of the products and of ``out``. With ``beta`` 0, ``out`` is not read.
+        Factors of the products and of ``out``: numbers, or lists of as many as there are products; with addresses also arrays on the
+        device, float32, or float64 for float64 factors. With ``beta`` 0, ``out`` is not read.
     output
         Type of the results where ``out`` is no list: by default that of a and b, int32 for int8, bfloat16 for 8-bit floats.
     sizes
@@ -122,6 +124,8 @@ class Call:
     """Elements that matrices A, B and C are aligned to."""
     large: bool
     architecture: Architecture
+    own_scalars: bool = False
+    """True if alpha and beta are those of each product."""
 
 
 def spec_of(call: Call) -> GemmSpec:
@@ -145,6 +149,7 @@ def spec_of(call: Call) -> GemmSpec:
             "architecture": "sm_89" if call.type in ("e4m3", "e5m2") else "sm_80" if copies == "cp_async" else "sm_75",
             "alpha": "one" if plain else "argument",
             "beta": "zero" if plain else "argument",
+            "scalars": "products" if call.own_scalars else "launch",
             "transpose": call.letters,
             "storage": {"a": call.type, "b": call.type, "c": call.result},
             "batch": "strided",
@@ -167,13 +172,40 @@ def _is_large(sizes: Sequence[tuple[int, int]], device: Device) -> bool:
     return sum(ceil_div(m, 128) * ceil_div(n, 128) for m, n in sizes) >= 2 * device.sm_count
 
 
-def _result_type(factors: str, output: str | None, alpha: float, beta: float) -> str:
+def _is_number(factor: Any) -> bool:
+    return isinstance(factor, int | float)
+
+
+def _scalars(alpha: Any, beta: Any, count: int, result: str, like: Any) -> dict[str, Any]:
+    """The arguments of a kernel for alpha and beta: numbers, or arrays in the library of ``like``. Raises ``LaunchError``."""
+    if result == "s32":
+        return {}
+    if _is_number(alpha) and _is_number(beta):
+        return {"alpha": float(alpha), "beta": float(beta)}
+    import numpy as np
+
+    kind = "f64" if result == "f64" else "f32"
+    found = {}
+    for name, given in (("alpha", alpha), ("beta", beta)):
+        if isinstance(given, list | tuple) or _is_number(given):
+            host = np.full(count, given, numpy_type(kind)) if _is_number(given) else np.asarray(given, numpy_type(kind))
+            if host.shape != (count,):
+                raise LaunchError(f"pointer_matmul: {name} has {host.size} factors, need one for each of {count} products")
+            given = sys.modules["torch"].from_numpy(host).to(like.device) if is_torch(like) else host
+        view = view_of(given, name, None)
+        if view.shape != (count,) or view.type != kind:
+            raise LaunchError(f"pointer_matmul: {name} is {view.type} of shape {view.shape}, need {ELEMENTS[kind].word} of {(count,)}")
+        found[f"{name}s"] = given
+    return found
+
+
+def _result_type(factors: str, output: str | None, alpha: Any, beta: Any) -> str:
     """The type of new results. Raises ``LaunchError`` for one that factors do not have."""
     kind = result_type(factors, factors) if output is None else BY_WORD.get(output, output)
     if kind not in RESULTS[factors]:
         words = ", ".join(ELEMENTS[one].word for one in RESULTS[factors])
         raise LaunchError(f"pointer_matmul: results are {output}, need {words} for factors of {ELEMENTS[factors].word}")
-    if kind == "s32" and (alpha, beta) != (1.0, 0.0):
+    if kind == "s32" and not (_is_number(alpha) and _is_number(beta) and (alpha, beta) == (1.0, 0.0)):
         raise LaunchError(f"pointer_matmul: alpha is {alpha} and beta {beta}, need 1 and 0 for results of int32")
     return kind
 
@@ -196,7 +228,7 @@ def _matrices(name: str, given: Any, count: int) -> list[tuple[Any, ArrayView, L
     return found
 
 
-def _of_lists(a: Any, b: Any, out: Any, alpha: float, beta: float, output: str | None, stream: Stream | None) -> list[Any]:
+def _of_lists(a: Any, b: Any, out: Any, alpha: Any, beta: Any, output: str | None, stream: Stream | None) -> list[Any]:
     count = len(a)
     if not 0 < count <= MOST_PRODUCTS:
         raise LaunchError(f"pointer_matmul: a has {count} matrices, need from 1 to {MOST_PRODUCTS}")
@@ -210,7 +242,7 @@ def _of_lists(a: Any, b: Any, out: Any, alpha: float, beta: float, output: str |
             shapes = f"a[{index}] of shape {one[2].shape} and b[{index}] of shape {other[2].shape}"
             raise LaunchError(f"pointer_matmul: {shapes} cannot be multiplied")
     if out is None:
-        if beta != 0:
+        if not _is_number(beta) or beta != 0:
             raise LaunchError("pointer_matmul: beta is not 0, but there is no out that it would multiply; pass out=")
         made = _result_type(kind, output, alpha, beta)
         out = [new_array(one[0], (one[2].shape[0], other[2].shape[1]), made) for one, other in zip(left, right, strict=True)]
@@ -227,10 +259,15 @@ def _of_lists(a: Any, b: Any, out: Any, alpha: float, beta: float, output: str |
     _check_apart([view for _, view, _ in results])
     device = host_device() if isinstance(left[0][1].device, str) else gpu_device(left[0][1].device[1])
     shapes = [(one[2].shape[0], other[2].shape[1], one[2].shape[1]) for one, other in zip(left, right, strict=True)]
-    numbers = {"alpha": alpha, "beta": beta} if result != "s32" else {}
+    numbers = _scalars(alpha, beta, count, result, left[0][0])
     large = _is_large([shape[:2] for shape in shapes], device)
     if isinstance(left[0][1].device, str):
-        _in_a_pool(Call(kind, result, "nn", _widest(kind, result), large, device.architecture), (left, right, results), shapes, numbers)
+        _in_a_pool(
+            Call(kind, result, "nn", _widest(kind, result), large, device.architecture, "alphas" in numbers),
+            (left, right, results),
+            shapes,
+            numbers,
+        )
     else:
         _in_place((left, right, results), (kind, result, large, device), shapes, numbers, stream)
     return list(out)
@@ -287,7 +324,7 @@ def _in_place(
         letters += "t" if by_columns else "n"
         aligned.append(promise)
         pointers.append(addresses)
-    call = Call(kind, result, letters[:2], (aligned[0], aligned[1], aligned[2]), large, device.architecture)
+    call = Call(kind, result, letters[:2], (aligned[0], aligned[1], aligned[2]), large, device.architecture, "alphas" in numbers)
     arrays = {f"at_{name}": torch.from_numpy(one).to(like.device) for name, one in zip("abc", pointers, strict=True)}
     arrays["sizes"] = torch.from_numpy(table).to(like.device)
     nothing = {name: new_array(like, (0,), element) for name, element in (("A", kind), ("B", kind), ("C", result))}
@@ -347,7 +384,7 @@ def _of_addresses(
     types: tuple[str, str | None],
     letters: Letters,
     alignment: int,
-    scalars: tuple[float, float],
+    scalars: tuple[Any, Any],
     check: bool,
     stream: Stream | None,
 ) -> None:
@@ -375,10 +412,11 @@ def _of_addresses(
     if check:
         _check_addresses(addresses, sizes, most, (kind, result), letters, aligned)
     device = gpu_device(views[0].device[1])
-    call = Call(kind, result, letters, (aligned[0], aligned[1], aligned[2]), _is_large([most[:2]] * count, device), device.architecture)
+    numbers = _scalars(*scalars, count, result, addresses[0])
+    large = _is_large([most[:2]] * count, device)
+    call = Call(kind, result, letters, (aligned[0], aligned[1], aligned[2]), large, device.architecture, "alphas" in numbers)
     nothing = {name: new_array(addresses[0], (0,), element) for name, element in (("A", kind), ("B", kind), ("C", result))}
     arrays = {f"at_{name}": one for name, one in zip("abc", addresses, strict=True)} | {"sizes": sizes}
-    numbers = dict(zip(("alpha", "beta"), scalars, strict=True)) if result != "s32" else {}
     kernel_of(call)(**nothing, **arrays, **dict(zip(("m", "n", "k"), most, strict=True)), **numbers, stream=stream)
 
 

@@ -49,6 +49,8 @@ SPECS = {
     "f16-unaligned": fragments("f16", "f32", (1, 1, 1), transpose="tt"),
     "int8": fragments("s8", "s32", (16, 16, 1), transpose="nt", alpha="one", beta="zero"),
     "f64": fragments("f64", "f64", (2, 2, 2), k=16),
+    "factors": {**HALVES, "scalars": "products"},
+    "f32-factors": {**TILES, "scalars": "products"},
     "bias": fragments("bf16", "f32", (8, 8, 2), order="column_major", epilogue=[{"op": "bias", "per": "column"}, {"op": "relu"}]),
 }
 
@@ -70,6 +72,47 @@ def passes(spec: dict[str, Any], names: tuple[str, ...], planted: tuple[str, str
 def test_matrices_anywhere_give_the_reference(spec: dict[str, Any]) -> None:
     """Sizes up to those of the launch, and beyond; parts of the memory in any order; misaligned results are left as they are."""
     assert passes(spec, CASES)
+
+
+STRIDED = {**HALVES, "grouping": {}, "scalars": "products"}
+STRIDED_TILES = {**TILES, "grouping": {}, "scalars": "products"}
+STRIDED_DOUBLES = {**SPECS["f64"], "grouping": {}, "scalars": "products"}
+STRIDED_CASES = ("primes", "one B for the whole batch", "batch of 0", "k of 0", "not-a-numbers and infinities")
+
+
+@pytest.mark.parametrize("spec", [STRIDED, STRIDED_TILES, STRIDED_DOUBLES], ids=["bf16", "f32", "f64"])
+def test_batches_have_alpha_and_beta_for_each_product(spec: dict[str, Any]) -> None:
+    """Factors of 0 among them, beside NaN that is not read."""
+    assert passes(spec, STRIDED_CASES)
+
+
+@pytest.mark.parametrize(
+    ("spec", "right", "wrong"),
+    [
+        (STRIDED, "betas[work.product]", "betas[0]"),
+        (STRIDED, "work.steps = 0;", "work.steps = work.steps;"),
+        (STRIDED_TILES, "alphas[blockIdx.y]", "alphas[0]"),
+    ],
+    ids=["another-factor", "a-product-of-0", "one-factor-for-all"],
+)
+def test_mistakes_of_factors_are_found(spec: dict[str, Any], right: str, wrong: str) -> None:
+    assert not passes(spec, ("primes", "not-a-numbers and infinities"), (right, wrong))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": "none"},
+        {"alpha": "one", "beta": "zero"},
+        {"mainloop": {"strategy": "wgmma", "tile": {"m": 128, "n": 128, "k": 64}}, "architecture": "sm_90a"},
+        {"decomposition": {"scheme": "split_k_parallel", "slices": 2}},
+    ],
+    ids=["one-product", "no-factors", "wgmma", "slices"],
+)
+def test_specs_without_factors_of_products_say_why(changes: dict[str, Any]) -> None:
+    with pytest.raises(PlanError) as error:
+        gemmgen.plan({**STRIDED, **changes})
+    assert {"scalars", "alpha"} & {reason.field for reason in error.value.reasons}
 
 
 @pytest.mark.parametrize(
