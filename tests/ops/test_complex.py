@@ -18,7 +18,8 @@ Array = npt.NDArray[Any]
 def integers(*shape: int, type: str = "complex64") -> Array:
     """Numbers whose products float32 holds."""
     real, imaginary = RNG.integers(-4, 5, (2, *shape))
-    return (real + 1j * imaginary).astype(type) if type.startswith("complex") else real.astype(type)
+    found: Array = (real + 1j * imaginary if type.startswith("complex") else real).astype(type)
+    return found
 
 
 @pytest.mark.parametrize(

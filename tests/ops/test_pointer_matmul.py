@@ -86,7 +86,7 @@ def test_each_product_has_alpha_and_beta(type: str) -> None:
 def test_lists_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
     a, b = (one[:2] for one in lists(np.float32))
     memory = np.zeros((80, 33), np.float32)
-    given = {
+    given: dict[Any, Any] = {
         1: b[:1],
         "types": [one.astype(np.float16) for one in b],
         "mixed": [a[0], a[1].astype(np.float16)],
@@ -97,7 +97,7 @@ def test_lists_that_do_not_fit_are_refused(changes: dict[str, Any], message: str
         "columns": [memory[:5, :7], np.zeros((70, 33), np.float32, order="F")],
         "array": memory,
     }
-    changed = {name: given[value] if name in ("a", "b", "out") else value for name, value in changes.items()}
+    changed: dict[str, Any] = {name: given[value] if name in ("a", "b", "out") else value for name, value in changes.items()}
     with pytest.raises(LaunchError, match=message):
         ops.pointer_matmul(changed.pop("a", a), changed.pop("b", b), **changed)
 
@@ -118,7 +118,7 @@ def test_lists_that_do_not_fit_are_refused(changes: dict[str, Any], message: str
 )
 def test_addresses_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
     at = np.zeros(3, np.int64)
-    given = {"b": at, "out": at, "sizes": np.zeros((3, 6), np.int32), "most": (8, 8, 8), "factors": "float16", **changes}
+    given: dict[str, Any] = {"b": at, "out": at, "sizes": np.zeros((3, 6), np.int32), "most": (8, 8, 8), "factors": "float16", **changes}
     with pytest.raises(LaunchError, match=message):
         ops.pointer_matmul(at, given.pop("b"), **given)
 

@@ -186,7 +186,8 @@ def matmul(
             raise LaunchError(f"matmul: a {type(b).__name__} goes with {more}out, bias, activation, output and stream alone")
         named = None if activation is None else hashable(activation)
         if isinstance(b, Weight):
-            return b.multiply(a, out=out, bias=bias, activation=named, output=output, scale_a=scale_a, stream=stream)
+            scales = None if isinstance(scale_a, int | float) else scale_a
+            return b.multiply(a, out=out, bias=bias, activation=named, output=output, scale_a=scales, stream=stream)
         return b.multiply(a, out=out, bias=bias, activation=named, output=output, stream=stream)
     if epilogue is not None:
         others = {"bias": bias, "residual": residual, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "amax": amax}

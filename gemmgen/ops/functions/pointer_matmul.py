@@ -258,18 +258,18 @@ def _of_lists(a: Any, b: Any, out: Any, alpha: Any, beta: Any, output: str | Non
         raise LaunchError(f"pointer_matmul: matrices lie on {len(devices)} devices, need one")
     _check_apart([view for _, view, _ in results])
     device = host_device() if isinstance(left[0][1].device, str) else gpu_device(left[0][1].device[1])
-    shapes = [(one[2].shape[0], other[2].shape[1], one[2].shape[1]) for one, other in zip(left, right, strict=True)]
+    extents = [(one[2].shape[0], other[2].shape[1], one[2].shape[1]) for one, other in zip(left, right, strict=True)]
     numbers = _scalars(alpha, beta, count, result, left[0][0])
-    large = _is_large([shape[:2] for shape in shapes], device)
+    large = _is_large([shape[:2] for shape in extents], device)
     if isinstance(left[0][1].device, str):
         _in_a_pool(
             Call(kind, result, "nn", _widest(kind, result), large, device.architecture, "alphas" in numbers),
             (left, right, results),
-            shapes,
+            extents,
             numbers,
         )
     else:
-        _in_place((left, right, results), (kind, result, large, device), shapes, numbers, stream)
+        _in_place((left, right, results), (kind, result, large, device), extents, numbers, stream)
     return list(out)
 
 
@@ -338,7 +338,7 @@ def _in_a_pool(call: Call, operands: Any, shapes: Sequence[tuple[int, int, int]]
     table = np.zeros((len(shapes), len(SIZES)), np.int32)
     table[:, :3] = shapes
     arrays: dict[str, Any] = {}
-    parts = []
+    parts: list[Any] = []
     for axis, (name, matrices) in enumerate(zip("ABC", operands, strict=True)):
         element = call.result if axis == 2 else call.type
         pitches = [round_up(max(layout.shape[1], 1), call.aligned[axis]) for _, _, layout in matrices]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
-from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import SharedRegion
@@ -57,7 +57,7 @@ class WeightLoop(TensorLoop, Protocol):
         """True if codes are floats of 4 or 8 bits."""
 
     @property
-    def number_type(self) -> str:
+    def number_type(self) -> DataType:
         """Type of scales and zero points."""
 
     @property
@@ -139,7 +139,7 @@ class Codes:
     """True if weights are scaled and rounded before they are multiplied; else sums are scaled."""
     floats: bool = False
     """True if codes are floats: e2m1 of 4 bits, e4m3 of 8 bits."""
-    numbers: str | None = None
+    numbers: DataType | None = None
     """Type of scales and zero points; None: the usual one."""
 
     @property
@@ -148,9 +148,9 @@ class Codes:
         return self.type_a in BYTES
 
     @property
-    def number_type(self) -> str:
+    def number_type(self) -> DataType:
         """Type of scales and zero points."""
-        return self.numbers or ("f32" if self.by_bytes else self.type_a)
+        return self.numbers or ("f32" if self.by_bytes else cast("DataType", self.type_a))
 
     @property
     def number_c_type(self) -> str:

@@ -69,7 +69,7 @@ def narrow_sequence(
     )
     dimensions = [*problem.dimensions, *(dimension for matrix in more for dimension in matrix.dimensions)]
     # One sum in int32 holds all of k.
-    deepest = ()
+    deepest: tuple[Constraint, ...] = ()
     if spec.storage.a == "s8" and not loop.group:
         deepest = (Constraint(Formula(f"k <= {MAX_INTEGER_K}"), f"k must be at most {MAX_INTEGER_K}: int32 holds its sums"),)
     return LaunchSequence(
