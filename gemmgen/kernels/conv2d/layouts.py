@@ -10,7 +10,7 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 CHANNELS = 32
 """Channels that lie side by side in NCHW32."""
@@ -33,48 +33,64 @@ NEIGHBOURS = 16
 """Output channels among which ``neighbours`` exchanges places."""
 
 
+class Shaped(Protocol):
+    """A NumPy, CuPy or torch array."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Extents of the axes, slowest first."""
+
+
+ArrayT = TypeVar("ArrayT", bound=Shaped)
+
+
 class ChannelsPadded(UserWarning):
     """A channel count that is no multiple of 32 was filled up with zeros."""
 
 
-def nchw_to_nchw32(x: Any) -> Any:
+def nchw_to_nchw32(x: ArrayT) -> ArrayT:
     """(n, c, h, w) to (n, ceil(c / 32), h, w, 32).
 
     Channels that are missing to a multiple of 32 are zeros, which a ``ChannelsPadded`` warning says.
     """
     n, c, h, w = _shape(x, "n c h w")
     blocks = _padded(x, axis=1, what="channels").reshape(n, -(-c // CHANNELS), CHANNELS, h, w)
-    return _contiguous(_permuted(blocks, (0, 1, 3, 4, 2)))
+    result: ArrayT = _contiguous(_permuted(blocks, (0, 1, 3, 4, 2)))
+    return result
 
 
-def nchw32_to_nchw(x: Any, c: int | None = None) -> Any:
+def nchw32_to_nchw(x: ArrayT, c: int | None = None) -> ArrayT:
     """(n, c / 32, h, w, 32) to (n, c, h, w); ``c`` leaves out padded channels."""
     n, blocks, h, w, _ = _shape(x, "n blocks h w 32")
     channels = _channels(c, blocks)
-    return _contiguous(_permuted(x, (0, 1, 4, 2, 3)).reshape(n, blocks * CHANNELS, h, w)[:, :channels])
+    result: ArrayT = _contiguous(_permuted(x, (0, 1, 4, 2, 3)).reshape(n, blocks * CHANNELS, h, w)[:, :channels])
+    return result
 
 
-def nhwc_to_nchw32(x: Any) -> Any:
+def nhwc_to_nchw32(x: ArrayT) -> ArrayT:
     """(n, h, w, c) to (n, ceil(c / 32), h, w, 32); pads and warns like ``nchw_to_nchw32``."""
     n, h, w, c = _shape(x, "n h w c")
     blocks = _padded(x, axis=3, what="channels").reshape(n, h, w, -(-c // CHANNELS), CHANNELS)
-    return _contiguous(_permuted(blocks, (0, 3, 1, 2, 4)))
+    result: ArrayT = _contiguous(_permuted(blocks, (0, 3, 1, 2, 4)))
+    return result
 
 
-def nchw32_to_nhwc(x: Any, c: int | None = None) -> Any:
+def nchw32_to_nhwc(x: ArrayT, c: int | None = None) -> ArrayT:
     """(n, c / 32, h, w, 32) to (n, h, w, c); ``c`` leaves out padded channels."""
     n, blocks, h, w, _ = _shape(x, "n blocks h w 32")
     channels = _channels(c, blocks)
-    return _contiguous(_permuted(x, (0, 2, 3, 1, 4)).reshape(n, h, w, blocks * CHANNELS)[..., :channels])
+    result: ArrayT = _contiguous(_permuted(x, (0, 2, 3, 1, 4)).reshape(n, h, w, blocks * CHANNELS)[..., :channels])
+    return result
 
 
-def nchw4_to_nchw(x: Any) -> Any:
+def nchw4_to_nchw(x: ArrayT) -> ArrayT:
     """(n, c / 4, h, w, 4) to (n, c, h, w)."""
     n, quads, h, w, _ = _shape(x, "n quads h w 4")
-    return _contiguous(_permuted(x, (0, 1, 4, 2, 3)).reshape(n, quads * 4, h, w))
+    result: ArrayT = _contiguous(_permuted(x, (0, 1, 4, 2, 3)).reshape(n, quads * 4, h, w))
+    return result
 
 
-def reorder_filter(filter: Any, order: FilterOrder) -> Any:
+def reorder_filter(filter: ArrayT, order: FilterOrder) -> ArrayT:
     """(k, c, r, s), or (k, c / 32, r, s, 32) in NCHW32, to the kernels' layouts: (c / 32, r, s, k, 32), or (k, r, s, c) in the orders
     ``rows`` and ``neighbours``, or (r, s, c, k) in the order ``taps``.
 
@@ -83,12 +99,12 @@ def reorder_filter(filter: Any, order: FilterOrder) -> Any:
     """
     if order not in get_args(FilterOrder):
         raise ValueError(f"order is {order!r}, need one of {', '.join(get_args(FilterOrder))}")
-    if order == "fragments":
-        return _filter_fragments(filter)
-    if order == "group_fragments":
-        return _filter_group_fragments(filter)
-    if order == "tap_rows":
-        return _filter_tap_rows(filter)
+    result: ArrayT = _REORDERED[order](filter) if order in _REORDERED else _reordered(filter, order)
+    return result
+
+
+def _reordered(filter: Any, order: FilterOrder) -> Any:
+    """The filter in an order of kernels on NCHW32, or in one whose filters are rows or taps."""
     if order in ROW_ORDERS or order == "taps":
         return _filter_rows(filter, order)
     if len(filter.shape) == 4:
@@ -192,9 +208,17 @@ def within_groups(filter: Any, c: int) -> Any:
 _NEIGHBOUR_ORDER = (*range(0, NEIGHBOURS, 2), *range(1, NEIGHBOURS, 2))
 
 
-def restore_filter(filter: Any, order: FilterOrder) -> Any:
+_REORDERED = {"fragments": _filter_fragments, "group_fragments": _filter_group_fragments, "tap_rows": _filter_tap_rows}
+
+
+def restore_filter(filter: ArrayT, order: FilterOrder) -> ArrayT:
     """The inverse of ``reorder_filter``: (c / 32, r, s, k, 32) to (k, c / 32, r, s, 32), or (k, r, s, c) or (r, s, c, k) to (k, c, r, s),
     with the channels that were filled up."""
+    result: ArrayT = _restored(filter, order)
+    return result
+
+
+def _restored(filter: Any, order: FilterOrder) -> Any:
     if order in ("fragments", "group_fragments"):
         return _from_lanes(filter)
     if order == "tap_rows":
@@ -215,9 +239,14 @@ def restore_filter(filter: Any, order: FilterOrder) -> Any:
     return _contiguous(_permuted(grouped, (3, 4, 0, 1, 2, 5)).reshape(k, blocks, r, s, CHANNELS))
 
 
-def tap_sums(filter: Any) -> Any:
+def tap_sums(filter: ArrayT) -> ArrayT:
     """(k, c, r, s), or (k, c / 32, r, s, 32) in NCHW32, to int32 (r + 1, s + 1, k): at (i, j), the sum over all input channels of the
     taps in the first i rows and the first j columns of each filter, by which convolutions take a zero point of x into account."""
+    result: ArrayT = _tap_sums(filter)
+    return result
+
+
+def _tap_sums(filter: Any) -> Any:
     if len(filter.shape) == 5:
         filter = nchw32_to_nchw(filter)
     k, _, r, s = _shape(filter, "k c r s")
