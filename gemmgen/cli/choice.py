@@ -39,7 +39,7 @@ def explain_choice(text: str, device: Device, as_json: bool, architecture: Archi
         _print(choice, asked, [] if architecture is None else foreign_device(architecture, device))
 
 
-def choice_json(choice: Choice, asked: str) -> dict[str, Any]:
+def choice_json(choice: Choice, asked: str) -> dict[str, object]:
     """The choice for the problem ``asked`` as plain data."""
     from gemmgen.dispatch.model import binding_limit
     from gemmgen.perf.analysis.roofline import roofline
@@ -66,7 +66,7 @@ def choice_json(choice: Choice, asked: str) -> dict[str, Any]:
     }
 
 
-def _option_json(option: Option) -> dict[str, Any]:
+def _option_json(option: Option) -> dict[str, object]:
     return {
         "spec": option.candidate.label,
         "name": option.plan.name,

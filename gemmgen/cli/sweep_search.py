@@ -149,7 +149,7 @@ def describe_search(search: Search, found: SearchResult) -> list[str]:
     return lines
 
 
-def search_json(search: Search, found: SearchResult) -> dict[str, Any]:
+def search_json(search: Search, found: SearchResult) -> dict[str, object]:
     """The result of a search as JSON."""
     return {
         "sampler": search.sampler,

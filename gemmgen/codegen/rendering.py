@@ -77,7 +77,7 @@ def spec_lines(spec: KernelSpec) -> list[str]:
     return str(yaml.dump(fields, Dumper=_DUMPER, sort_keys=False, default_flow_style=None, width=110)).splitlines()
 
 
-def spec_fields_in(text: str) -> dict[str, Any] | None:
+def spec_fields_in(text: str) -> dict[str, object] | None:
     """The fields of the spec that a source was rendered from, as its head tells them; None if it does not."""
     from gemmgen.core.yaml_text import parse
 

@@ -90,7 +90,7 @@ def _fields(node: Schema, root: Schema, prefix: str, depth: int) -> Iterator[tup
                     yield from _fields(item, root, f"{path}.0.", depth + 1)
 
 
-def _values(node: Schema) -> list[Any]:
+def _values(node: Schema) -> list[object]:
     if node.get("type") == "boolean":
         return ["true", "false"]
     values: list[Any] = node.get("enum", [node["const"]] if "const" in node else [])

@@ -118,7 +118,7 @@ def points_worth_timing(request: Request, device: Device, architecture: Architec
     return options
 
 
-def compile_all(options: Iterable[Option], advance: Callable[[], None]) -> dict[str, Any]:
+def compile_all(options: Iterable[Option], advance: Callable[[], None]) -> dict[str, object]:
     """The binaries of all kernels, by name, in parallel and through the user's cache; the error where there is none."""
     from gemmgen.toolchain.compilation import compile_plan
 

@@ -56,7 +56,7 @@ def prove(path: Path, architecture: str) -> dict[str, Any]:
     }
 
 
-def verification_fields(report: VerificationReport) -> dict[str, Any]:
+def verification_fields(report: VerificationReport) -> dict[str, object]:
     """A verification in short; ``worst_ratio`` is the largest error over its proven bound."""
     fields: dict[str, Any] = {
         "passed": report.passed,

@@ -185,7 +185,7 @@ def group_contests(instances: Sequence[Instance]) -> list[tuple[dict[str, int], 
     return list(groups.values())
 
 
-def benchmark_item(report: BenchmarkReport, name: str) -> dict[str, Any]:
+def benchmark_item(report: BenchmarkReport, name: str) -> dict[str, object]:
     """Benchmark results of one instance, as an item of a record's ``benchmarks``. Times in microseconds."""
     own = next(timing for timing in report.timings if timing.name == name)
     peer = next((timing for timing in report.timings if timing.kind == "peer"), None)

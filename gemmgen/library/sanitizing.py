@@ -64,7 +64,7 @@ def sanitize(program: Path, tool: str, spec: Path, architecture: str) -> dict[st
     return read_verdict(tool, done.returncode, done.stdout, done.stderr)
 
 
-def read_verdict(tool: str, status: int, output: str, errors: str) -> dict[str, Any]:
+def read_verdict(tool: str, status: int, output: str, errors: str) -> dict[str, object]:
     """Verdict of a tool's output: it passed if the cases were run to the end and its summary counts nothing."""
     summary = _SUMMARY.search(output + errors)
     own = [line for line in output.splitlines() if not line.startswith("=========")]
@@ -76,5 +76,5 @@ def read_verdict(tool: str, status: int, output: str, errors: str) -> dict[str, 
     return {"tool": tool, "passed": True, "cases": cases}
 
 
-def _failed(tool: str, why: str) -> dict[str, Any]:
+def _failed(tool: str, why: str) -> dict[str, object]:
     return {"tool": tool, "passed": False, "cases": 0, "failure": why}

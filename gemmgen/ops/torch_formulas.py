@@ -152,7 +152,7 @@ def _backward(ctx: Any, upstream: Any) -> Any:
     return (None, *(gradient if needs else None for gradient, needs in zip(gradients, needed, strict=True)))
 
 
-def _gradients(call: _Call, a: Any, b: Any, product: Any, tensors: Sequence[Any], upstream: Any) -> list[Any]:
+def _gradients(call: _Call, a: Any, b: Any, product: Any, tensors: Sequence[Any], upstream: Any) -> list[object]:
     """Gradients of a, b and the operands."""
     import torch
 

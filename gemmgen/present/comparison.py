@@ -110,7 +110,7 @@ class Comparison:
         }
 
 
-def vars_of(change: Change) -> dict[str, Any]:
+def vars_of(change: Change) -> dict[str, object]:
     """A change as plain data."""
     return {"name": change.name, "before": change.before, "after": change.after, "difference": change.difference}
 

@@ -55,7 +55,7 @@ class Finding:
         return asdict(self)
 
 
-def findings_report(findings: Sequence[Finding]) -> dict[str, Any]:
+def findings_report(findings: Sequence[Finding]) -> dict[str, object]:
     """Findings as every command prints them in JSON: whether one is an error, the first error with its place, and all of them."""
     worst = next((finding for finding in findings if finding.severity == "error"), None)
     place = worst.places[0] if worst is not None and worst.places else None

@@ -196,7 +196,7 @@ class Cluster:
         self._running[future.key] = (key, future, task)
         future.add_done_callback(self._note)
 
-    def waitables(self) -> list[Any]:
+    def waitables(self) -> list[object]:
         return [self._wakeup]
 
     def deadline(self) -> float:

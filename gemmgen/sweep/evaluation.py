@@ -399,7 +399,7 @@ def _broken_promises(sequence: LaunchSequence, dimensions: Mapping[str, int]) ->
     return broken
 
 
-def _case_facts(case: Case) -> list[Any]:
+def _case_facts(case: Case) -> list[object]:
     return [case.name, sorted(case.dimensions.items()), sorted(case.scalars.items()), case.data, sorted(case.offsets.items()), case.seed]
 
 

@@ -242,7 +242,7 @@ def _with_axes(sweep: SweepFile, overrides: Iterable[str]) -> tuple[dict[str, An
     return axes, more
 
 
-def _base(sweep: SweepFile, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
+def _base(sweep: SweepFile, folder: Path, overrides: Iterable[str]) -> dict[str, object]:
     """The base as plain fields, with ``overrides`` applied."""
     from gemmgen.kernels.spec_files import overridden, spec_fields
 

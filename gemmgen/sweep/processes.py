@@ -215,7 +215,7 @@ class Lane:
         if dead is not None:
             self._finish(place, dead)
 
-    def waitables(self) -> list[Any]:
+    def waitables(self) -> list[object]:
         """Connection that becomes readable when something has happened."""
         return [worker.connection for worker in self._busy()]
 

@@ -87,7 +87,7 @@ class Proposals:
             warnings.simplefilter("ignore")
             return self._study.ask(self._distributions)
 
-    def _make_distributions(self) -> dict[str, Any]:
+    def _make_distributions(self) -> dict[str, object]:
         distributions = self._optuna.distributions
         made: dict[str, Any] = {}
         for axis in self._space.axes:

@@ -26,7 +26,7 @@ _UNITS = (
 )
 
 
-def t4(results: Sequence[PointResult]) -> dict[str, Any]:
+def t4(results: Sequence[PointResult]) -> dict[str, object]:
     """The document, times in milliseconds. Numbers that JSON lacks are left out of measurements.
 
     ``metadata.device`` is there if all results that ran are of one device; every result names its own besides.
@@ -42,7 +42,7 @@ def t4(results: Sequence[PointResult]) -> dict[str, Any]:
     return {"schema_version": VERSION, "metadata": plain(metadata), "results": [_result(result) for result in results]}
 
 
-def _result(result: PointResult) -> dict[str, Any]:
+def _result(result: PointResult) -> dict[str, object]:
     timed = _number(result.metrics.get("median_us"))
     times: dict[str, Any] = {
         "compilation_time": _stage_time(result, Stage.COMPILE),

@@ -501,7 +501,7 @@ def _print_array(name: str, argument: KernelArgument, limit: int) -> None:
 
 def _to_json(
     code: KernelCode, launches: Sequence[Launch], run: Run, findings: Sequence[Finding], shown: Sequence[tuple[str, int]]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     arrays = run.arrays()
     last = run.results[-1] if run.results else None
     return {

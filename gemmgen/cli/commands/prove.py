@@ -198,7 +198,7 @@ def _place(indices: Mapping[str, int], register: str) -> str:
     return f"({', '.join(numbers)})" if len(numbers) > 1 else "".join(numbers) or "0"
 
 
-def _as_json(subject: Subject, proofs: Sequence[KernelProof]) -> dict[str, Any]:
+def _as_json(subject: Subject, proofs: Sequence[KernelProof]) -> dict[str, object]:
     from gemmgen.proof.prover import domain
 
     return {

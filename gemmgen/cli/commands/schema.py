@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -24,7 +23,7 @@ def output_schemas() -> dict[str, str]:
     }
 
 
-def _spec_schema() -> dict[str, Any]:
+def _spec_schema() -> dict[str, object]:
     from gemmgen.core.editor_schema import for_editors
     from gemmgen.dispatch.auto_specs import AutoSpec
     from gemmgen.kernels.spec_files import file_schema
@@ -35,7 +34,7 @@ def _spec_schema() -> dict[str, Any]:
     return {**head, "if": chosen, "then": for_editors(AutoSpec.model_json_schema()), "else": schema}
 
 
-def _sweep_schema() -> dict[str, Any]:
+def _sweep_schema() -> dict[str, object]:
     from gemmgen.core.editor_schema import for_editors
     from gemmgen.sweep.file import SweepFile
 

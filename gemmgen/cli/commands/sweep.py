@@ -502,7 +502,7 @@ class Reports:
         if self.before is not None:
             print_comparison(self.before[0], self.before[1], results)
 
-    def compared_json(self, results: Sequence[PointResult]) -> dict[str, Any]:
+    def compared_json(self, results: Sequence[PointResult]) -> dict[str, object]:
         """The comparison as data."""
         from gemmgen.sweep.comparison import compared
 

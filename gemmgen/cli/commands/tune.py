@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -157,7 +157,7 @@ def _evaluate(path: Path, kinds: Sequence[str], as_json: bool) -> None:
         _print_regrets(table, of_kinds)
 
 
-def _regret_json(regret: Regret) -> dict[str, Any]:
+def _regret_json(regret: Regret) -> dict[str, object]:
     return {
         "kind": regret.row.kind,
         "problem": regret.row.problem,

@@ -64,7 +64,7 @@ def macro_of(word: str) -> tuple[tuple[str, ...], Node] | None:
     return parameters, body
 
 
-def operation_of(word: str) -> dict[str, Any] | None:
+def operation_of(word: str) -> dict[str, object] | None:
     """The fields of the formula that an operation of this name is short for; None if no package brings it. Raises ``SpecError``."""
     if word not in _found():
         return None

@@ -96,7 +96,7 @@ def name_of(function: Callable[..., object]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _formula(inputs: Mapping[str, Mapping[str, object]], outputs: Mapping[str, object]) -> dict[str, Any]:
+def _formula(inputs: Mapping[str, Mapping[str, object]], outputs: Mapping[str, object]) -> dict[str, object]:
     """The fields of the formula of a function's results."""
     fields: dict[str, dict[str, Any]] = {
         key: dict(value) if isinstance(value, Mapping) else {VALUE: value} for key, value in outputs.items()

@@ -83,7 +83,7 @@ def placed(spec: GemmSpec, request: GemmRequest, turned: bool = False) -> Placed
     return Placed(request, letters, orders, alignment)
 
 
-def changes_for(spec: GemmSpec, placed: Placed, truncated: bool = False, units: int = 1) -> dict[str, Any]:
+def changes_for(spec: GemmSpec, placed: Placed, truncated: bool = False, units: int = 1) -> dict[str, object]:
     """Fields of the spec that the request decides; ``truncated``: float32 factors are read as tf32; ``units``: elements of which C has a
     whole number in each row, or in each column if it is column-major."""
     request = placed.request

@@ -205,7 +205,7 @@ def _result_names(types: Arithmetic) -> dict[str, str]:
     return {"mean": "mean", "variance": "variance"} if types.state == "moments" else {"Y": "out"}
 
 
-def _types(spec: ReductionSpec, request: ReductionRequest, probe: Arithmetic) -> dict[str, Any]:
+def _types(spec: ReductionSpec, request: ReductionRequest, probe: Arithmetic) -> dict[str, object]:
     """The fields of a spec that define the computation."""
     stored = SPEC_TYPES[DATA_TYPES[SPEC_TYPES[request.x.type]]]
     names = request.operation.split("+")

@@ -141,7 +141,7 @@ def numbers(request: RowsRequest) -> dict[str, Any]:
     return {"lanes": lanes, "vector": vector, "held": held, "aligned": aligned, "blocks": blocks}
 
 
-def _numbers_of_selection(request: RowsRequest) -> dict[str, Any]:
+def _numbers_of_selection(request: RowsRequest) -> dict[str, object]:
     """Numbers of topk: warps, and vectors no longer than k allows, as the first elements of k vectors bound the others."""
     columns, element_bytes = request.sizes[1], request.first.element_bytes
     most = 16 // element_bytes

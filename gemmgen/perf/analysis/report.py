@@ -146,7 +146,7 @@ class Analysis:
             "measured": self.timing.to_json() if self.timing else None,
         }
 
-    def _kernel_json(self, kernel: Residency) -> dict[str, Any]:
+    def _kernel_json(self, kernel: Residency) -> dict[str, object]:
         more = self.more_blocks[kernel.entry]
         return {
             **kernel.to_json(),

@@ -95,7 +95,7 @@ def choices(group: Group) -> list[dict[str, Any]]:
     return options
 
 
-def filters(group: Group) -> list[dict[str, Any]]:
+def filters(group: Group) -> list[dict[str, object]]:
     """Filters of points: the values of each axis, or its range."""
     return [
         {"key": field_of(group, axis), "title": axis.name, "values": None if is_continuous(axis) else list(axis.values)}

@@ -350,7 +350,7 @@ def _tiles(results: Sequence[PointResult], groups: Sequence[Group]) -> list[tupl
     return tiles
 
 
-def _group_data(group: Group, drawn: Sequence[Shown], section: Section) -> dict[str, Any]:
+def _group_data(group: Group, drawn: Sequence[Shown], section: Section) -> dict[str, object]:
     """Data of a group that the page's script draws and filters."""
     keys = [choice["key"] for choice in section.choices]
     times = [name for name in ("median_us", "predicted_us", group.measure.metric) if name in keys]

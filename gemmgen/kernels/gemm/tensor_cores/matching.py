@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, Rasterization
 
@@ -19,6 +17,6 @@ def groups_refusal(spec: GemmSpec, request: GemmRequest) -> str | None:
     return None
 
 
-def group_changes(request: GemmRequest) -> dict[str, Any]:
+def group_changes(request: GemmRequest) -> dict[str, object]:
     """An order of tiles for groups: those with the same columns come one after the other, while the group's B is in the L2."""
     return {} if request.groups is None else {"rasterization": Rasterization(along="major")}
