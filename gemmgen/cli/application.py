@@ -75,7 +75,7 @@ class Application(click.Group):
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
-        **extra: Any,
+        **extra: object,
     ) -> Any:
         """Runs the command and exits: 0 done, 1 a kernel failed, 2 the user's mistake, 70 a bug of gemmgen's."""
         if not standalone_mode:
@@ -84,7 +84,7 @@ class Application(click.Group):
             warnings.showwarning = _show_warning
             sys.exit(self._run(args, prog_name, complete_var, extra))
 
-    def _run(self, args: Sequence[str] | None, prog_name: str | None, complete_var: str | None, extra: dict[str, Any]) -> int:
+    def _run(self, args: Sequence[str] | None, prog_name: str | None, complete_var: str | None, extra: dict[str, object]) -> int:
         # A process may be started without them; its output is discarded.
         sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
         try:

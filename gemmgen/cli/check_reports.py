@@ -53,7 +53,7 @@ class CheckReports:
                     click.echo(ci_reports.workflow_command("error", title, check.failure, Location(check.file, 1)), err=True)
 
 
-def check_report_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def check_report_options(function: Callable[..., object]) -> Callable[..., Any]:
     """``--junit``, ``--sarif`` and ``--annotations``, which end in the command's argument ``reports``."""
     path = click.Path(dir_okay=False, path_type=Path)
     options: list[Decorator[Any]] = [
@@ -62,7 +62,7 @@ def check_report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--annotations", "--github", "annotations", is_flag=True, help="Report failures as annotations of GitHub workflows."),
     ]
 
-    def wrapped(*args: Any, junit_file: Path | None, sarif_file: Path | None, annotations: bool, **more: Any) -> Any:
+    def wrapped(*args: object, junit_file: Path | None, sarif_file: Path | None, annotations: bool, **more: object) -> Any:
         for option, file in (("--junit", junit_file), ("--sarif", sarif_file)):
             if file is not None:
                 writable(option, str(file))

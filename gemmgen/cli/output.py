@@ -34,7 +34,7 @@ FOLDED_WIDTH = 20
 """Characters that a column which folds keeps at least, before a table becomes cards."""
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     """``data`` as JSON; numbers that JSON does not have become null."""
     click.echo(json.dumps(_finite(data), indent=2))
 
@@ -161,7 +161,7 @@ def _natural_width(renderable: RenderableType) -> int:
     return Measurement.get(console, console.options.update(max_width=100_000), renderable).maximum
 
 
-def _finite(data: Any) -> Any:
+def _finite(data: object) -> Any:
     match data:
         case float():
             return data if math.isfinite(data) else None

@@ -69,15 +69,15 @@ class AskedProblems:
 def problem_options(*, device: bool = False) -> Decorator[Any]:
     """``--problem`` and ``--spec``, and ``--device`` where a command needs a device for nothing else, as the parameter ``asked``."""
 
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorated(function: Callable[..., object]) -> Callable[..., Any]:
         @wraps(function)
         def with_problems(
-            *arguments: Any,
+            *arguments: object,
             problem_texts: Sequence[str],
             spec_output: Path | None,
             baked: str | None,
             choice_device: str | None = None,
-            **more: Any,
+            **more: object,
         ) -> Any:
             return function(*arguments, asked=AskedProblems(tuple(problem_texts), spec_output, baked, choice_device), **more)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from gemmgen.kernels.baking import constants
 
 _BODY = re.compile(r"^extern \"C\" __global__ .*?\)\n\{\n", re.MULTILINE | re.DOTALL)
 
 
-def with_sizes(text: str, plan: Any) -> str:
+def with_sizes(text: str, plan: object) -> str:
     """A kernel's text with a constant in the place of each parameter that its sizes replace. A kernel that changes a parameter on its
     way, such as the depth that is left to it, starts with a variable of that value."""
     sizes = constants(plan)

@@ -34,7 +34,7 @@ def chosen_by(tag: str, alternatives: Mapping[str, str], definitions: Mapping[st
     }
 
 
-def _converted(value: Any, definitions: Mapping[str, Schema]) -> Any:
+def _converted(value: object, definitions: Mapping[str, Schema]) -> Any:
     if isinstance(value, list):
         return [_converted(item, definitions) for item in value]
     if not isinstance(value, dict):
@@ -56,7 +56,7 @@ def _converted(value: Any, definitions: Mapping[str, Schema]) -> Any:
     return schema
 
 
-def _described(field: str, part: Any, owner: Schema, definitions: Mapping[str, Schema]) -> Any:
+def _described(field: str, part: object, owner: Schema, definitions: Mapping[str, Schema]) -> Any:
     """A property with a description: its own, that of the model it holds, or, for a tag, that of its owner."""
     if not isinstance(part, dict) or part.get("description"):
         return part

@@ -160,11 +160,11 @@ class Walker:
         """The value of a name."""
         raise NotImplementedError
 
-    def member(self, parent: Any, key: str | int, node: ast.expr) -> Any:
+    def member(self, parent: object, key: str | int, node: ast.expr) -> Any:
         """A member of a value."""
         raise NotImplementedError
 
-    def constant(self, value: Any) -> Any:
+    def constant(self, value: object) -> Any:
         """A literal."""
         return value
 

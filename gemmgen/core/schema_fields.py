@@ -25,18 +25,18 @@ def field_paths(schema: Schema, kinds: Iterable[str] = ()) -> dict[str, tuple[st
     return {path: tuple(values) for path, values in paths.items()}
 
 
-def sibling_fields(schema: Schema, data: Any, path: Sequence[str]) -> list[str]:
+def sibling_fields(schema: Schema, data: object, path: Sequence[str]) -> list[str]:
     """Names of the fields that may stand where the last part of ``path`` does, in the place of ``data`` that it leads to."""
     return list({name: None for node in _place(schema, data, path) for name in node.get("properties", {})})
 
 
-def field_values(schema: Schema, data: Any, path: Sequence[str]) -> list[str]:
+def field_values(schema: Schema, data: object, path: Sequence[str]) -> list[str]:
     """Values that the last part of ``path`` may have in the place of ``data`` that it leads to, where the schema lists them."""
     fields = (node.get("properties", {}).get(path[-1], {}) for node in _place(schema, data, path))
     return list({str(value): None for field in fields for variant in _variants(field, schema) for value in _values(variant)})
 
 
-def _place(schema: Schema, data: Any, path: Sequence[str]) -> list[Schema]:
+def _place(schema: Schema, data: object, path: Sequence[str]) -> list[Schema]:
     """The alternatives of the schema in the place of ``data`` whose field is the last part of ``path``."""
     nodes, here = [schema], data
     for part in path[:-1]:
@@ -45,7 +45,7 @@ def _place(schema: Schema, data: Any, path: Sequence[str]) -> list[Schema]:
     return _matching(nodes, schema, here)
 
 
-def _matching(nodes: Iterable[Schema], root: Schema, data: Any) -> list[Schema]:
+def _matching(nodes: Iterable[Schema], root: Schema, data: object) -> list[Schema]:
     """The alternatives of ``nodes`` whose constant fields have the values that ``data`` gives them; all, where none has."""
     variants = [one for node in nodes for one in _variants(node, root)]
     if not isinstance(data, dict):

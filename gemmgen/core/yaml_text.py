@@ -54,7 +54,7 @@ class YamlTextError(ValueError):
 class _Misplaced(Exception):
     """A part of a text that is valid YAML otherwise: where it stands, and a message."""
 
-    def __init__(self, mark: Any, told: str) -> None:
+    def __init__(self, mark: object, told: str) -> None:
         super().__init__(told)
         self.mark = mark
 
@@ -167,7 +167,7 @@ class _Open:
         """True in a mapping before each key."""
         return isinstance(self.data, dict) and not self.has_key
 
-    def add(self, value: Any, mark: Any) -> None:
+    def add(self, value: object, mark: object) -> None:
         """An item of a list; of a mapping a key, then its value."""
         if isinstance(self.data, list):
             self.data.append(value)

@@ -34,12 +34,12 @@ class AutoSpec(SpecModel):
     """The device that the kernel is chosen for: not that of the machine that reads the spec, so that it means the same everywhere."""
 
 
-def is_auto(fields: Mapping[str, Any]) -> bool:
+def is_auto(fields: Mapping[str, object]) -> bool:
     """True if a spec leaves its kernel to the choice."""
     return fields.get("mainloop") == "auto"
 
 
-def chosen_spec(fields: Mapping[str, Any], name: str, text: bytes | None = None) -> tuple[KernelSpec, ChosenKernel]:
+def chosen_spec(fields: Mapping[str, object], name: str, text: bytes | None = None) -> tuple[KernelSpec, ChosenKernel]:
     """The spec of the kernel that is chosen for the problem, with the other fields set as ``fields`` has them.
 
     ``name`` begins messages; ``text`` is the YAML that the fields are from. Raises ``SpecError`` and ``LaunchError``.

@@ -166,7 +166,7 @@ def _wave_clocks(work: Any, device: Device, p: Parameters, blocks: Any, sms: Any
     return latency * (1 + costs.idle + costs.pause * (work.results - 1)) + step * work.steps + store + finish
 
 
-def _norm(values: Sequence[Any], exponent: float, maths: _Maths) -> Any:
+def _norm(values: Sequence[object], exponent: float, maths: _Maths) -> Any:
     largest = reduce(maths.most, values)
     scale = maths.most(largest, 1e-30)
     return largest * sum((value / scale) ** exponent for value in values) ** (1 / exponent)

@@ -181,7 +181,7 @@ def _trace_calls(path: Path, data: bytes) -> Iterator[Call]:
             yield call
 
 
-def _event_call(event: Any) -> Call | None:
+def _event_call(event: object) -> Call | None:
     """An operation of a trace of torch's profiler; None of other events, and of those of another form."""
     if not isinstance(event, dict) or not isinstance(event.get("name"), str) or not isinstance(event.get("args"), dict):
         return None
@@ -200,7 +200,7 @@ def _event_call(event: Any) -> Call | None:
     )
 
 
-def _extents(value: Any) -> tuple[tuple[int, ...], ...] | None:
+def _extents(value: object) -> tuple[tuple[int, ...], ...] | None:
     """Lists of whole numbers, one for each input; None of anything else."""
     if not isinstance(value, list):
         return None

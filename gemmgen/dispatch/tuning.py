@@ -244,7 +244,7 @@ class Tuner:
         return Row(request.text, request.kind, times, models, round(min(peers), 3) if peers else None, points), latest
 
     @staticmethod
-    def _origin(latest: BenchmarkReport, binaries: dict[str, Any]) -> dict[str, Any]:
+    def _origin(latest: BenchmarkReport, binaries: dict[str, object]) -> dict[str, Any]:
         from gemmgen.toolchain.nvrtc import nvrtc_version
 
         return {

@@ -102,7 +102,7 @@ class LaunchMemory(Protocol):
 class DeviceMemory:
     """All memory of a launch in one array: parameters, module variables, buffers."""
 
-    def __init__(self, program: Program, args: Sequence[Any], symbols: Mapping[str, np.ndarray] | None = None) -> None:
+    def __init__(self, program: Program, args: Sequence[object], symbols: Mapping[str, np.ndarray] | None = None) -> None:
         self.program = program
         self._check_count(args)
         names = [parameter.name for parameter in program.entry.parameters]
@@ -145,7 +145,7 @@ class DeviceMemory:
         self.data = zeros(size // 8, np.uint64).view(np.uint8)
         self._fill(args)
 
-    def _check_count(self, args: Sequence[Any]) -> None:
+    def _check_count(self, args: Sequence[object]) -> None:
         parameters = self.program.entry.parameters
         if len(args) != len(parameters):
             raise BadLaunch(f"{self.program.entry.name} takes {len(parameters)} argument{'s' * (len(parameters) != 1)}, got {len(args)}")
@@ -188,7 +188,7 @@ class DeviceMemory:
                 return GLOBAL_BASE + mapped.base + start - mapped.start
         raise AssertionError("a buffer that was not placed")
 
-    def _fill(self, args: Sequence[Any]) -> None:
+    def _fill(self, args: Sequence[object]) -> None:
         data, program = self.data, self.program
         data[: program.parameter_bytes] = 0
         if self.grid_workspace:
@@ -324,7 +324,7 @@ class DeviceMemory:
                 _bytes_of(array)[:] = self.data[placed.offset : placed.offset + array.nbytes]
 
 
-def maps_of(arg: Any) -> tuple[TensorMap, ...]:
+def maps_of(arg: object) -> tuple[TensorMap, ...]:
     """The tensor maps that an argument consists of; none if it is something else."""
     if isinstance(arg, TensorMap):
         return (arg,)
@@ -343,7 +343,7 @@ def _module_variables(program: Program) -> list[Placed]:
     return [placed for name, placed in program.symbols.items() if name in module and module[name].space != "shared"]
 
 
-def _as_buffer(arg: Any, name: str, index: int) -> Buffer | None:
+def _as_buffer(arg: object, name: str, index: int) -> Buffer | None:
     if isinstance(arg, np.ndarray):
         arg = Buffer(arg)
     if not isinstance(arg, Buffer):
@@ -411,7 +411,7 @@ def _bytes_of(array: np.ndarray) -> np.ndarray:
     return flat.view(np.uint8)
 
 
-def scalar_bytes(parameter: Variable, arg: Any) -> bytes:
+def scalar_bytes(parameter: Variable, arg: object) -> bytes:
     """An argument that is no array, as the bytes of its parameter."""
     if arg is None:
         if parameter.size != 8:

@@ -24,7 +24,7 @@ class DataLoads(Observer):
         self.bytes_of: dict[int, AccessedBytes] = {}
         """Bytes by the identity of instructions."""
 
-    def accessed(self, space: Space, access: Access, lanes: Any, addresses: npt.NDArray[Any]) -> None:
+    def accessed(self, space: Space, access: Access, lanes: object, addresses: npt.NDArray[Any]) -> None:
         if self._bytes_too and len(addresses):
             self.bytes_of.setdefault(id(access.instruction), AccessedBytes()).add(type(space).__name__, addresses, access.width)
         if self._given and isinstance(space, GlobalSpace) and access.kind == "load" and len(addresses):

@@ -149,7 +149,7 @@ def _quote(source: str | SourceText | None, location: Location) -> str | None:
     return None
 
 
-def _restored(kind: type[EmulatorError], state: dict[str, Any]) -> EmulatorError:
+def _restored(kind: type[EmulatorError], state: dict[str, object]) -> EmulatorError:
     error = kind.__new__(kind, state["message"])
     error.__dict__.update(state)
     return error

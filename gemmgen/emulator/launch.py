@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -71,7 +70,7 @@ def launch(
     grid: int | Sequence[int],
     block: int | Sequence[int],
     shared_bytes: int = 0,
-    args: Sequence[Any] = (),
+    args: Sequence[object] = (),
     source: str | SourceText | None = None,
     observers: Sequence[Observer] = (),
     schedule: Schedule | None = None,
@@ -149,7 +148,7 @@ def _launch(
     grid: Dim3,
     block: Dim3,
     shared_bytes: int,
-    args: Sequence[Any],
+    args: Sequence[object],
     source: str | SourceText | None,
     observers: Sequence[Observer],
     schedule: Schedule,

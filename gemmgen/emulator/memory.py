@@ -70,7 +70,7 @@ class Observer:
     def observed(self) -> Any:
         """All that an observer of such a copy has to tell; `absorb` of the first process's one takes it."""
 
-    def absorb(self, observed: Any, program: Program) -> None:
+    def absorb(self, observed: object, program: Program) -> None:
         """Adds the observations of a copy."""
 
     def restarted(self) -> None:

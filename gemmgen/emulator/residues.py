@@ -71,7 +71,7 @@ def of_float(value: float) -> np.uint32:
     return np.uint32(numerator * pow(denominator, -1, MODULUS) % MODULUS)
 
 
-def of_integers(value: Any) -> Array:
+def of_integers(value: object) -> Array:
     """Integers as residues, negative ones too, as 32-bit patterns."""
     array = np.array(value, ndmin=1)
     if array.dtype.kind == "u":
@@ -87,14 +87,14 @@ def of_codes(codes: Array, type_name: str) -> Array:
     return wide << np.uint64(CODE_SHIFT[type_name])
 
 
-def centred(value: Any) -> Array:
+def centred(value: object) -> Array:
     """Residues as integers around zero: the fixed order that comparisons use."""
     signed = canonical(value).astype(np.int64)
     around: Array = np.where(signed > MODULUS // 2, signed - MODULUS, signed)
     return around
 
 
-def multiplied(first: Any, second: Any) -> Array:
+def multiplied(first: object, second: object) -> Array:
     """Products as uint64 below 2^31 + 5."""
     return folded(np.array(first, np.uint64, ndmin=1) * np.asarray(second, np.uint64))
 
@@ -156,13 +156,13 @@ def _mixed_number(value: int, key: str) -> Array:
     return _mixed(np.full(1, value, np.uint64) * _GOLDEN + _name_of(key))
 
 
-def narrowed(value: Any, bits: int) -> Array:
+def narrowed(value: object, bits: int) -> Array:
     """Rounding to a narrower type as a hash of so many bits."""
     hashed = _mixed(canonical(value) * _GOLDEN)
     return (hashed >> np.uint64(31 - bits)).astype(np.uint32)
 
 
-def opaque(key: str, arguments: Sequence[Any], *, commutes: bool = False) -> Array:
+def opaque(key: str, arguments: Sequence[object], *, commutes: bool = False) -> Array:
     """A function without algebraic meaning: a hash of its name and its arguments."""
     name = _name_of(key)
     parts = [canonical(argument) for argument in arguments]
@@ -175,14 +175,14 @@ def opaque(key: str, arguments: Sequence[Any], *, commutes: bool = False) -> Arr
     return words(hashed)
 
 
-def tree_sum(first: Any, second: Any) -> Array:
+def tree_sum(first: object, second: object) -> Array:
     """Addition that commutes and does not associate; zero is neutral."""
     a, b = np.broadcast_arrays(canonical(first), canonical(second))
     hashed = _mixed(_mixed(a + _NEUTRAL) + _mixed(b + _NEUTRAL) + ((a * b) << np.uint64(1)))
     return words(np.where(a == 0, b, np.where(b == 0, a, hashed)))
 
 
-def tree_step(accumulator: Any, products: Any, kind: int) -> Array:
+def tree_step(accumulator: object, products: object, kind: int) -> Array:
     """One instruction's sum of products on top of an accumulator: the set of products counts, not their order. Products that sum to
     zero change nothing. `kind` tells instructions apart that cut their terms differently."""
     a, b = np.broadcast_arrays(canonical(accumulator), canonical(products))

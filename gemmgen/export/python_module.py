@@ -287,7 +287,7 @@ def _all_formulas(sequence: LaunchSequence) -> list[Formula]:
     return formulas + [formula for host in sequence.host_arguments for part in host.fields for formula in (part.count, part.value)]
 
 
-def _parameter_type(argument: Any) -> str:
+def _parameter_type(argument: object) -> str:
     if isinstance(argument, HostArgument | TensorMapArgument):
         return "None"
     return f"ctypes.{ELEMENTS[argument.type].ctypes_name}" if isinstance(argument, ScalarArgument) else "ctypes.c_void_p"
@@ -330,7 +330,7 @@ def _python_string(text: str, indent: int = 0) -> str:
     return f"({literals})" if len(pieces) > 1 else literals
 
 
-def _tuple_text(values: Sequence[Any]) -> str:
+def _tuple_text(values: Sequence[object]) -> str:
     texts = ["None" if value is None else f'"{value}"' for value in values]
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 

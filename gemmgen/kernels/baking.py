@@ -81,7 +81,7 @@ def with_constants(sequence: LaunchSequence, sizes: Mapping[str, int]) -> Launch
             dynamic_shared_bytes=own.dynamic_shared_bytes.given(sizes),
         )
 
-    def argument(own: Any) -> Any:
+    def argument(own: object) -> Any:
         if not isinstance(own, TensorMapArgument):
             return own
         return replace(

@@ -57,7 +57,7 @@ def integer(operation: str, name: str, value: Any) -> int:
         raise LaunchError(f"{operation}: {name} is {value!r}, need an integer") from None
 
 
-def pair(operation: str, name: str, value: Any) -> tuple[int, int]:
+def pair(operation: str, name: str, value: object) -> tuple[int, int]:
     """A stride, padding, dilation or extent: an integer for rows and columns, or one for each. Raises ``LaunchError``."""
     parts = tuple(value) if isinstance(value, list | tuple) else (value, value)
     least = 0 if "padding" in name else 1
@@ -71,7 +71,7 @@ def pair(operation: str, name: str, value: Any) -> tuple[int, int]:
     raise LaunchError(f"{operation}: {name} is {value!r}, need {need}")
 
 
-def integer_or_number(operation: str, name: str, value: Any) -> float:
+def integer_or_number(operation: str, name: str, value: object) -> float:
     """An argument as an integer of 64 bits if it is one, else as a float: neither loses bits. Raises ``LaunchError``."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         whole = int(value)
@@ -81,7 +81,7 @@ def integer_or_number(operation: str, name: str, value: Any) -> float:
     return number(operation, name, value, inf)
 
 
-def are_floats(*numbers: Any) -> bool:
+def are_floats(*numbers: object) -> bool:
     """True if the numbers are Python's floats, finite ones within the range of float32."""
     for value in numbers:
         if value.__class__ is not float or (not -FLOAT32_OVERFLOW < value < FLOAT32_OVERFLOW and isfinite(value)):

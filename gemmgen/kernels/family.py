@@ -70,7 +70,7 @@ def _without_later(model: BaseModel, fields: dict[str, Any]) -> None:
 MAX_SIZES = 64
 
 
-def _as_sizes(value: Any) -> Any:
+def _as_sizes(value: object) -> Any:
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
@@ -115,7 +115,7 @@ class KernelSpec(SpecModel):
     sizes are refused. ``gemmgen explain`` lists a kernel's dimensions."""
 
     @classmethod
-    def with_current_names(cls, fields: dict[str, Any]) -> dict[str, Any]:
+    def with_current_names(cls, fields: dict[str, object]) -> dict[str, Any]:
         """The fields of a spec, former names in them replaced by those of today."""
         return fields
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
@@ -164,7 +164,7 @@ def widest(promise: int, values: tuple[int, ...]) -> int:
     return promise
 
 
-def replaced(spec: Spec, changes: Mapping[str, Any]) -> Spec:
+def replaced(spec: Spec, changes: Mapping[str, object]) -> Spec:
     """The spec with other values, without its name and its description if that changes anything."""
     different = {name: value for name, value in changes.items() if getattr(spec, name) != value}
     return spec if not different else spec.model_copy(update={**different, "label": None, "description": ""})

@@ -74,7 +74,7 @@ def spec_fields(path: Path) -> dict[str, Any]:
     return _with_variant(read_yaml(file, text=text), file, variant, str(path), text)[0]
 
 
-def _with_variant(fields: dict[str, Any], file: Path, variant: str | None, name: str, text: bytes) -> tuple[dict[str, Any], Places]:
+def _with_variant(fields: dict[str, object], file: Path, variant: str | None, name: str, text: bytes) -> tuple[dict[str, Any], Places]:
     """The fields of one variant of a spec file. Raises ``SpecError`` if the file has no such variant, or several and none is named."""
     if VARIANTS not in fields:
         if variant is not None:
@@ -130,7 +130,7 @@ def file_schema() -> dict[str, Any]:
     return for_editors({**schema, **chosen_by("kind", kinds, definitions)})
 
 
-def overridden(fields: dict[str, Any], override: str) -> dict[str, Any]:
+def overridden(fields: dict[str, object], override: str) -> dict[str, Any]:
     """A copy of ``fields`` with one ``path=value`` applied. Raises ``SpecError``."""
     path, separator, text = override.partition("=")
     if not separator or not all(path.split(".")):
@@ -138,7 +138,7 @@ def overridden(fields: dict[str, Any], override: str) -> dict[str, Any]:
     return with_field(fields, path, parse_yaml(text, f"--set {printable(path, _SHOWN_CHARACTERS)}"), f"--set {reprlib.repr(override)}")
 
 
-def with_field(fields: dict[str, Any], path: str, value: Any, name: str) -> dict[str, Any]:
+def with_field(fields: dict[str, object], path: str, value: object, name: str) -> dict[str, Any]:
     """A copy of ``fields`` in which the field that ``path`` leads to, ``mainloop.tile.threadblock.k`` say, is ``value``.
 
     Raises ``SpecError`` that begins with ``name`` if the path leads nowhere.
@@ -180,7 +180,7 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(union)
 
 
-def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides: Sequence[str], places: Places) -> KernelSpec:
+def _validated(fields: dict[str, object], name: str, text: bytes | None, overrides: Sequence[str], places: Places) -> KernelSpec:
     kind = fields.get("kind")
     if not isinstance(kind, str) or kind not in FAMILIES | HOST_FAMILIES:
         if "kind" not in fields and {"base", "axes"} <= fields.keys():
@@ -197,7 +197,7 @@ def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides:
 
 def validated(
     model: type[pydantic.BaseModel],
-    fields: Mapping[str, Any],
+    fields: Mapping[str, object],
     name: str,
     wrong: str,
     text: bytes | None = None,
@@ -288,7 +288,7 @@ class _Excerpts:
         return yaml_text.excerpt(self._lines[spot[0] - 1], *spot)
 
 
-def _as_data(value: Any) -> Any:
+def _as_data(value: object) -> Any:
     """Parts of specs as data. Other YAML values, such as dates, become text that no field mistakes for another type."""
     return value.model_dump(mode="json") if isinstance(value, pydantic.BaseModel) else str(value)
 
@@ -311,7 +311,7 @@ def _path(location: tuple[Any, ...], fields: Any) -> list[str]:
     return parts
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value as YAML has it, cut where it is long."""
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else reprlib.repr(value)
@@ -342,7 +342,7 @@ _BOUNDS = {"less than or equal to": "at most", "greater than or equal to": "at l
 _AT_LEAST_OR_MOST = re.compile("|".join(_BOUNDS))
 
 
-def _missing_tag(name: str, given: Any, fields: Any, path: Sequence[str], schema: Mapping[str, Any]) -> str:
+def _missing_tag(name: str, given: object, fields: object, path: Sequence[str], schema: Mapping[str, object]) -> str:
     """A hint for a part of a spec that lacks the field by which alternatives are chosen: a misspelled name, or the possible values."""
     names = list(map(str, given)) if isinstance(given, dict) else []
     joined = next((one for one in names if one.startswith(f"{name}:")), None)

@@ -230,7 +230,7 @@ def _origin(record: Record) -> dict[str, Any]:
     return {name: record[name] for name in names if name in record}
 
 
-def failures(certificate: Mapping[str, Any]) -> list[str]:
+def failures(certificate: Mapping[str, object]) -> list[str]:
     """Evidence in a certificate against its instance, in words."""
     return list(dict.fromkeys(failure for one in separated(certificate).values() for failure in _failures(one)))
 

@@ -63,7 +63,7 @@ def launch_digest(sequence: LaunchSequence) -> str:
     return digest(json.dumps(_without_prose(sequence.to_json()), sort_keys=True).replace(sequence.name, "instance"))
 
 
-def _without_prose(value: Any) -> Any:
+def _without_prose(value: object) -> Any:
     if isinstance(value, dict):
         return {name: _without_prose(item) for name, item in value.items() if name not in ("meaning", "explanation")}
     return [_without_prose(item) for item in value] if isinstance(value, list) else value

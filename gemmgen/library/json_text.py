@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 WIDTH = 140
 
 
-def to_text(data: Any) -> str:
+def to_text(data: object) -> str:
     """``data`` as JSON in the order of its keys, with a line break at the end."""
     return _text(data, 0, 0) + "\n"
 
@@ -19,7 +18,7 @@ def rounded(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}") if math.isfinite(value) else value
 
 
-def _text(value: Any, indent: int, before: int) -> str:
+def _text(value: object, indent: int, before: int) -> str:
     line = json.dumps(value, ensure_ascii=False, allow_nan=False)
     if not isinstance(value, dict | list | tuple) or not value or indent + before + len(line) <= WIDTH:
         return line

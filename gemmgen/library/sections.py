@@ -57,7 +57,7 @@ def separated(certificate: Any) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _empty(common: Mapping[str, Any], architecture: str) -> dict[str, object]:
+def _empty(common: Mapping[str, object], architecture: str) -> dict[str, object]:
     return {
         **common,
         "architecture": architecture,

@@ -20,7 +20,7 @@ _SEEN_AS = {"u16": "bf16", "bool": "u8"}
 """NumPy and CuPy hold the bits of bfloat16 as uint16; truth values are bytes, 0 or 1."""
 
 
-def view_of(array: Any, name: str, stream: int | None, written: bool = False) -> ArrayView:
+def view_of(array: object, name: str, stream: int | None, written: bool = False) -> ArrayView:
     """The array as kernels see it. Raises ``LaunchError``."""
     view = describe(array, name, stream)
     kind = _SEEN_AS.get(view.type, view.type)
@@ -44,7 +44,7 @@ def alignment_of(pointer: int) -> int:
     return low & -low if low else MAX_ALIGNMENT
 
 
-def is_torch(array: Any) -> bool:
+def is_torch(array: object) -> bool:
     """True if it is a torch tensor; torch is not imported for this."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
@@ -124,7 +124,7 @@ WIDER = {"uint8": "int32", "int16": "int32", "uint32": "int64"}
 """Types of elements that kernels do not read, and those that they are copied to, which hold all their values."""
 
 
-def type_word(array: Any) -> str:
+def type_word(array: object) -> str:
     """Name of an array's type of elements, "" where it has none."""
     return str(getattr(array, "dtype", "")).removeprefix("torch.")
 
@@ -150,28 +150,28 @@ def assigned(operation: str, out: Any, values: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _wider(dtype: Any) -> str:
+def _wider(dtype: object) -> str:
     return WIDER.get(str(dtype).removeprefix("torch."), "")
 
 
-def wider_type(array: Any) -> str:
+def wider_type(array: object) -> str:
     """Name of the type that an array's elements are converted to before kernels read them; "" for types that they read."""
     dtype = getattr(array, "dtype", None)
     return "" if dtype is None else _wider(dtype)
 
 
 @lru_cache(maxsize=64)
-def _is_bool(dtype: Any) -> bool:
+def _is_bool(dtype: object) -> bool:
     return str(dtype) in ("bool", "torch.bool")
 
 
-def is_truth(array: Any) -> bool:
+def is_truth(array: object) -> bool:
     """True if an array holds truth values."""
     dtype = getattr(array, "dtype", None)
     return dtype is not None and _is_bool(dtype)
 
 
-def empty_like(array: Any) -> Any:
+def empty_like(array: object) -> Any:
     """Another array of the same library, extents and type, not initialised. Raises ``LaunchError`` for libraries without one."""
     library = sys.modules.get(type(array).__module__.split(".")[0])
     if library is None or not hasattr(library, "empty_like"):

@@ -64,7 +64,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def with_kernel(function: Function) -> Function:
     """``function`` with an attribute ``kernel``: of the same arguments, the kernel that a call would launch, without launching it."""
 
-    def kernel(*given: Any, **named: Any) -> LaunchedKernel:
+    def kernel(*given: object, **named: object) -> LaunchedKernel:
         launched = function(*given, **{**named, "stream": ASKED})
         answer: LaunchedKernel = launched[0] if isinstance(launched, tuple) else launched
         return answer
@@ -153,14 +153,14 @@ class Operator:
         self._renewal = Lock()
         """Held while calls are remembered, and while they are forgotten because something better is compiled."""
 
-    def interpret(self, layouts: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+    def interpret(self, layouts: Mapping[str, Layout], options: Mapping[str, object]) -> Interpretation:
         """The request that a call makes, and its results; raises ``LaunchError``."""
         for name in self._required:
             if name not in layouts:
                 raise LaunchError(f"{self.name}: {name} is None, need an array")
         return operator_called(self.name).interpret(layouts, options)
 
-    def call(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
+    def call(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: object) -> tuple[Any, ...]:
         """The results. ``arrays``: operands, then results or None; ``options``: the properties besides layouts that decide the instance,
         hashable. Raises ``LaunchError``."""
         if stream is ASKED:
@@ -280,7 +280,7 @@ class Operator:
             self._remember(key, call)
         return call
 
-    def _recognise(self, torch: Any, form: Any, tensors: Sequence[Any], call: Call) -> None:
+    def _recognise(self, torch: object, form: object, tensors: Sequence[object], call: Call) -> None:
         """From now on, calls of this form with tensors like these are known without being looked up."""
         is_like = likeness(torch, tensors) if len(self._alike.get(form, ())) < MAX_LIKENESSES else None
         if is_like is None:
@@ -375,7 +375,7 @@ class Operator:
         return results
 
     def _on_others(
-        self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any, call: Call | None = None
+        self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: object, call: Call | None = None
     ) -> tuple[Any, ...]:
         """``call``: the remembered launch for these arrays, if any."""
         handle = None if stream is None else stream_handle(stream)
@@ -425,7 +425,7 @@ class Operator:
             return tuple(finished(arrays[0], result) for result in results)
         return results
 
-    def _views(self, arrays: Sequence[Any], stream: int | None) -> tuple[ArrayView | None, ...]:
+    def _views(self, arrays: Sequence[object], stream: int | None) -> tuple[ArrayView | None, ...]:
         views: list[ArrayView | None] = []
         for index, (name, array) in enumerate(zip(self._arrays, arrays, strict=True)):
             array = array.source if array.__class__ is Filter else array
@@ -435,7 +435,7 @@ class Operator:
             raise LaunchError(f"{self.name}: the arrays are on different devices: {placed}")
         return tuple(views)
 
-    def _prepare(self, arrays: Sequence[Any], options: tuple[Any, ...]) -> Call:
+    def _prepare(self, arrays: Sequence[object], options: tuple[Any, ...]) -> Call:
         """Understands the arguments, chooses an instance and compiles it."""
         views = dict(zip(self._arrays, self._views(arrays, None), strict=True))
         layouts = {name: layout_of(view) for name, view in views.items() if view is not None}
@@ -486,7 +486,7 @@ class Operator:
         except TypeError as error:
             raise LaunchError(f"{self.name}: {key[0]} contains a value that cannot be compared: {error}") from None
 
-    def _remember(self, key: Any, call: Call) -> None:
+    def _remember(self, key: object, call: Call) -> None:
         with self._renewal:
             if len(self._calls) >= CACHED_CALLS:
                 self._calls.clear()
@@ -539,7 +539,7 @@ class Operator:
             loaded(option.plan, ordinal), sequence, option.dimensions, slots, sources, kept, captured, option.early
         )
 
-    def _check_overlap(self, call: Call, arrays: Sequence[Any], pointers: list[int]) -> None:
+    def _check_overlap(self, call: Call, arrays: Sequence[object], pointers: list[int]) -> None:
         """Raises ``LaunchError`` if a result that the caller gave has memory in common with another array, else remembers that."""
         placed = [(pointer + first, pointer + end) for pointer, (first, end) in zip(pointers, call.spans, strict=True)]
         for index in range(self._given, len(placed)):

@@ -21,7 +21,7 @@ def numbers_as_factors(a: Any, alpha: Any, scale_a: Any, scale_b: Any, output: s
     return output, alpha, scale_a, scale_b
 
 
-def refuse_beside_epilogue(operation: str, others: Mapping[str, Any]) -> None:
+def refuse_beside_epilogue(operation: str, others: Mapping[str, object]) -> None:
     """Raises ``LaunchError`` for arguments whose part the epilogue has."""
     for name, value in others.items():
         if value is not None:

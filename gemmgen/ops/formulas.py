@@ -27,7 +27,7 @@ def _adapter() -> pydantic.TypeAdapter[tuple[Operation, ...]]:
 
 
 @lru_cache(maxsize=64)
-def parsed(operation: str, epilogue: Any, argument: str = "epilogue") -> tuple[Operation, ...]:
+def parsed(operation: str, epilogue: object, argument: str = "epilogue") -> tuple[Operation, ...]:
     """The operations of an epilogue, or of another ``argument`` of a call. Raises ``LaunchError``."""
     try:
         operations = _adapter().validate_python(written_out(epilogue))
@@ -62,7 +62,7 @@ class Operands:
 
 
 def given_operands(
-    operation: str, operations: tuple[Operation, ...], given: Mapping[str, Any], own: Collection[str], whole: str = "epilogue"
+    operation: str, operations: tuple[Operation, ...], given: Mapping[str, object], own: Collection[str], whole: str = "epilogue"
 ) -> Operands:
     """The operands of the operations among those that are ``given`` by name; ``own``: names that the call has itself; ``whole``: the word
     for the operations in messages. Raises ``LaunchError``."""
@@ -106,13 +106,13 @@ def _product(name: str, factors: tuple[str, ...], options: tuple[str, ...]) -> O
 
 def finished(
     operation: str,
-    factors: Mapping[str, Any],
-    epilogue: Any,
-    given: Mapping[str, Any],
-    out: Any,
+    factors: Mapping[str, object],
+    epilogue: object,
+    given: Mapping[str, object],
+    out: object,
     scalars: tuple[float, float],
-    choices: Mapping[str, Any],
-    stream: Any,
+    choices: Mapping[str, object],
+    stream: object,
 ) -> Any:
     """The product of ``factors``, finished by ``epilogue``, whose operands and further outputs are ``given`` by name; ``scalars``: alpha
     and beta; ``choices``: the operation's other options. Raises ``LaunchError``."""

@@ -9,12 +9,12 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 
 
-def is_jax(array: Any) -> bool:
+def is_jax(array: object) -> bool:
     """True if it is an array of JAX or a tracer of its transformations; JAX is not imported for this."""
     return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
-def check_given(operation: str, arrays: dict[str, Any], written: tuple[str, ...]) -> None:
+def check_given(operation: str, arrays: dict[str, object], written: tuple[str, ...]) -> None:
     """Raises ``LaunchError`` for tracers, and for JAX arrays that the operation is asked to write to."""
     for name, array in arrays.items():
         if is_jax(array) and isinstance(array, sys.modules["jax"].core.Tracer):

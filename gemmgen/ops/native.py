@@ -112,7 +112,7 @@ class NativeCall:
             return None
         return [value if kind == "number" else factors.get(name) for kind, name, value in self._arguments], places
 
-    def _run(self, values: list[Any]) -> None:
+    def _run(self, values: list[object]) -> None:
         function = self.served.function
         if function(*values) != 0:
             raise MemoryError(NO_MEMORY)

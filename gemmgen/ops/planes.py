@@ -95,7 +95,7 @@ class Planes:
             self._made = self._split(device, spec_path, ordinal, stream)
         return cast("Array", self._made)
 
-    def _stream(self, stream: Any) -> int:
+    def _stream(self, stream: object) -> int:
         """The handle of the stream that a product by these planes runs on."""
         if stream is not None:
             return stream_handle(stream)

@@ -92,7 +92,7 @@ def _quantised(x: Any, block: Any, output: str, scales: str, layout: str, stream
     return _by_torch(x, chosen, kind, scale_kind, layout)
 
 
-def _by_numpy(x: Any, block: str, kind: str, scale_kind: str, layout: str) -> tuple[Any, Any]:
+def _by_numpy(x: object, block: str, kind: str, scale_kind: str, layout: str) -> tuple[Any, Any]:
     import numpy as np
 
     from gemmgen.kernels.quantise.oracle import quantised, scales_of_blocks

@@ -26,7 +26,7 @@ def _maker(torch: Any) -> Callable[[Sequence[Any]], Likeness] | None:
     try:
         guards = torch._C._dynamo.guards.TensorGuards
 
-        def make(tensors: Sequence[Any]) -> Likeness:
+        def make(tensors: Sequence[object]) -> Likeness:
             check: Likeness = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
             return check
 

@@ -198,7 +198,7 @@ def _gradients(call: _Call, a: Any, b: Any, product: Any, tensors: Sequence[Any]
     return results
 
 
-def _product(call: _Call, a: Any, b: Any) -> Any:
+def _product(call: _Call, a: object, b: object) -> Any:
     """The sums that the formula starts from, computed again in float32."""
     choices = dict(call.choices) | {"output": "float32"}
     return finished(call.operation, {"a": a, "b": b}, hashable({"value": VALUE}), {}, None, (call.alpha, 0.0), choices, None)
@@ -207,7 +207,7 @@ def _product(call: _Call, a: Any, b: Any) -> Any:
 _IN_FUNCTIONAL = ("gelu", "silu", "softplus", "leaky_relu", "relu")
 
 
-def evaluated(node: Node, names: Mapping[str, Any]) -> Any:
+def evaluated(node: Node, names: Mapping[str, object]) -> Any:
     """The value of an expression on tensors."""
     import torch
 
@@ -235,13 +235,13 @@ def evaluated(node: Node, names: Mapping[str, Any]) -> Any:
     return getattr(torch.nn.functional if node.function in _IN_FUNCTIONAL else torch, "neg" if node.function == "neg" else word)(*tensors)
 
 
-def _device(arguments: Sequence[Any]) -> Any:
+def _device(arguments: Sequence[object]) -> Any:
     import torch
 
     return next((one.device for one in arguments if isinstance(one, torch.Tensor)), None)
 
 
-def _random(arguments: Sequence[Any]) -> Any:
+def _random(arguments: Sequence[object]) -> Any:
     """The numbers that ``rand`` draws. They are drawn on the host."""
     import numpy as np
     import torch

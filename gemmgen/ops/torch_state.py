@@ -11,7 +11,7 @@ compiling: Callable[[], bool] | None = None
 """True while ``torch.compile`` traces a call, which then sees the operator instead. None until torch's operators are registered."""
 
 
-def recording(*arrays: Any) -> bool:
+def recording(*arrays: object) -> bool:
     """True if torch records an operation on these for derivatives."""
     import torch
 

@@ -72,7 +72,7 @@ def _call(function: Any, arguments: Sequence[Any], microseconds: float) -> Call:
     return Call(f"aten::{name}", tuple(shapes), tuple(strides), tuple(types), tuple(map(_plain, arguments)), microseconds)
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     """Numbers and lists of numbers as text; nothing of tensors, whose text would read their elements."""
     items = value if isinstance(value, list | tuple) else (value,)
     return str(value)[:200] if all(isinstance(one, int | float) for one in items) else ""

@@ -217,7 +217,7 @@ class Weight:
             first += part.n
         return c
 
-    def _scale_place(self, scale_a: Any, rows: int) -> Literal["row", "memory"] | None:
+    def _scale_place(self, scale_a: object, rows: int) -> Literal["row", "memory"] | None:
         """The elements of the result that share a scale of activations; None: there are none."""
         if scale_a is None:
             return None
@@ -229,7 +229,7 @@ class Weight:
         return "memory" if prod(layout.shape) == 1 else "row"
 
 
-def _can_be_cut(arrays: Mapping[str, Any]) -> bool:
+def _can_be_cut(arrays: Mapping[str, object]) -> bool:
     """True if a part of an array is a view of it: torch's and NumPy's."""
     return all(is_torch(array) or type(array).__module__ == "numpy" for array in arrays.values())
 
@@ -268,7 +268,7 @@ def _scales(scales: Any, wide: bool) -> tuple[str, Any]:
     return kind, numbers
 
 
-def _type_word(array: Any) -> str:
+def _type_word(array: object) -> str:
     return str(getattr(array, "dtype", "")).removeprefix("torch.")
 
 
@@ -281,7 +281,7 @@ def _bytes(array: Any) -> Any:
     return np.asarray(array).view(np.uint8)
 
 
-def _exponents(scales: Any) -> tuple[str, Any]:
+def _exponents(scales: object) -> tuple[str, Any]:
     """Powers of two in 8 bits as numbers of bfloat16, which has all of them."""
     import numpy as np
 
@@ -353,7 +353,7 @@ def _group(shape: tuple[int, int], scales: tuple[int, ...]) -> int:
     return group
 
 
-def _order(perm: Any, g_idx: Any, k: int, group: int) -> Any:
+def _order(perm: object, g_idx: object, k: int, group: int) -> Any:
     """The activations' column that each row belongs to; None where row i belongs to column i."""
     import numpy as np
 

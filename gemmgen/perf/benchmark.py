@@ -353,7 +353,7 @@ class Contest:
         case = Case("benchmark", self._problem, dict(self._scalars), "integers")
         return oracle_of(self._plan.spec.kind).fill(self._plan, case, name, self.rotation.shape(name), rng)
 
-    def _check(self, torch: Any, rng: np.random.Generator) -> None:
+    def _check(self, torch: object, rng: np.random.Generator) -> None:
         """Runs everything once on small integers in the first set; ``VerificationError`` if results differ."""
         scalars = {name: value if value in (-2, -1, 0, 1, 2) else type(value)(2) for name, value in self._scalars.items()}
         inputs = {

@@ -105,7 +105,7 @@ class Rotation:
             call("cuMemcpyDtoH", storage.ctypes.data, self.views(index)[name].pointer, storage.nbytes)
         return to_numbers(self._layouts[name].type, elements)
 
-    def torch_tensors(self, index: int, torch: Any) -> dict[str, object]:
+    def torch_tensors(self, index: int, torch: object) -> dict[str, object]:
         """The arrays of one set as torch tensors on the same memory."""
         return {name: _torch_tensor(view, torch) for name, view in self.views(index).items()}
 

@@ -38,7 +38,7 @@ def capture(cleanup: ExitStack, stream: int, enqueue: Callable[[], None]) -> Rep
         release("cuGraphDestroy", graph)
 
 
-def instantiate(cleanup: ExitStack, stream: int, graph: Any) -> Replay:
+def instantiate(cleanup: ExitStack, stream: int, graph: object) -> Replay:
     """A graph as something that can be replayed on ``stream``; the graph may be destroyed afterwards."""
     driver = bindings()
     executable = call("cuGraphInstantiate", graph, 0)

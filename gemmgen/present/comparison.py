@@ -162,7 +162,7 @@ def _body(source: str) -> list[str]:
     return lines[first:]
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every value of nested data with its path; names and descriptions are left out, as they are of no kernel."""
     if isinstance(value, Mapping):
         for name, below in value.items():
@@ -175,7 +175,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
+def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[Change, ...]:
     changes = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
@@ -185,7 +185,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Chang
     return tuple(changes)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return ABSENT
     if isinstance(value, bool):

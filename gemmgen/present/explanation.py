@@ -29,7 +29,7 @@ def explanation_of(kind: str) -> Explanation:
     return cast("Explanation", part(kind, "explain"))
 
 
-def accuracy_of(kind: str, plan: Any, problem: Mapping[str, int]) -> str | None:
+def accuracy_of(kind: str, plan: object, problem: Mapping[str, int]) -> str | None:
     """Bound of a plan's errors on a problem in words, from a family that states one: its function ``accuracy``."""
     state = getattr(part(kind, "explain"), "accuracy", None)
     return None if state is None else state(plan, problem)

@@ -86,7 +86,7 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<Kernel {self.sequence.name} for {self.binary.architecture}>"
 
-    def _describe(self, arguments: Mapping[str, Any], handle: int | None) -> tuple[dict[str, ArrayView], list[str]]:
+    def _describe(self, arguments: Mapping[str, object], handle: int | None) -> tuple[dict[str, ArrayView], list[str]]:
         problems: list[str] = []
         views: dict[str, ArrayView] = {}
         for argument in self._arrays:
@@ -172,7 +172,7 @@ class _Problem:
         self.prepared: Launcher | None = None
 
 
-def stream_handle(stream: Any) -> int:
+def stream_handle(stream: object) -> int:
     """The driver's handle of a stream of any library; 0, the default stream, as the legacy one.
 
     Raises ``LaunchError`` for objects that are no streams.
@@ -203,7 +203,7 @@ def stream_handle(stream: Any) -> int:
     return number or LEGACY_STREAM
 
 
-def _torch_stream(arguments: Mapping[str, Any]) -> int | None:
+def _torch_stream(arguments: Mapping[str, object]) -> int | None:
     """Torch's current stream on the device of the first CUDA tensor among the arguments; None if there is none."""
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -176,7 +176,7 @@ def _load(source: str | os.PathLike[str], compiling: CompileOptions, entry: str 
     return load_kernel(str(source), name or "kernel.cu", Path.cwd(), compiling, entry)
 
 
-def bind_arguments(code: KernelCode, entry: Entry, args: Sequence[Any]) -> list[KernelArgument]:
+def bind_arguments(code: KernelCode, entry: Entry, args: Sequence[object]) -> list[KernelArgument]:
     """Arguments for the parameters of a kernel. Raises ``UnusableInput``."""
     if isinstance(args, str) or not isinstance(args, Sequence):
         raise UnusableInput(f"args is a list with one value for each parameter, got {type(args).__name__}")

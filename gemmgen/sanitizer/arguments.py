@@ -234,7 +234,7 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None, filled:
         raise _wrong(text, "this is more than fits into memory") from None
 
 
-def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None = None) -> KernelArgument:
+def argument_of(value: object, index: int, c_type: str = "", layout: Layouts | None = None) -> KernelArgument:
     """The argument that a Python value is: an array (anything that NumPy can view), a number, a mapping of members, a list of arrays,
     None, bytes, or text as on the command line. `c_type` decides the type of a Python number. Raises ``UnusableInput``."""
     import numpy as np
@@ -347,7 +347,7 @@ def _overlap(one: Field, other: Field) -> bool:
     return one.offset < other.offset + other.count * other.bytes and other.offset < one.offset + one.count * one.bytes
 
 
-def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) -> KernelArgument:
+def _structure(text: str, given: Mapping[str, object], layout: Layout, index: int) -> KernelArgument:
     there = ", ".join(field.name for field in layout.fields)
     for name in given:
         if layout.field(name) is None:
@@ -377,7 +377,7 @@ def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) 
     return KernelArgument(text, "struct", bytes(content), pointers=tuple(pointers))
 
 
-def _member_pointers(text: str, field: Field, value: Any, index: int) -> list[tuple[int, str, KernelArgument]]:
+def _member_pointers(text: str, field: Field, value: object, index: int) -> list[tuple[int, str, KernelArgument]]:
     """Targets of the pointers of a member, each with its place and its label: `[1]` of several."""
     if field.count == 1:
         return [(0, "", _pointed(text, argument_of(value, index)))]
@@ -392,7 +392,7 @@ def _pointed(text: str, target: KernelArgument) -> KernelArgument:
     return _pointers(text, [target]) if target.tensor_map is not None else target
 
 
-def _member_maps(text: str, field: Field, value: Any, index: int) -> tuple[tuple[int, str, KernelArgument], ...]:
+def _member_maps(text: str, field: Field, value: object, index: int) -> tuple[tuple[int, str, KernelArgument], ...]:
     """The tensor maps of a member that is one, or an array of them; none if the value is something else."""
     given = value.strip() if isinstance(value, str) else value
     if isinstance(given, str):
@@ -409,13 +409,13 @@ def _member_maps(text: str, field: Field, value: Any, index: int) -> tuple[tuple
     return _maps(field.offset, f".{field.name}", members)
 
 
-def _is_map(value: Any) -> bool:
+def _is_map(value: object) -> bool:
     if isinstance(value, KernelArgument):
         return value.tensor_map is not None
     return isinstance(value, TensorMap) or (isinstance(value, str) and value.startswith(PREFIX))
 
 
-def _member_bytes(text: str, field: Field, value: Any) -> bytes:
+def _member_bytes(text: str, field: Field, value: object) -> bytes:
     """The bytes of a member that is no pointer."""
     import numpy as np
 

@@ -74,7 +74,7 @@ def compare(
     return Finding("wrong-result", "wrong result", "error", message, (), f"{name}[{first}]", int(wrong.size), f"wrong result: {message}")
 
 
-def _call(function: Callable[..., Any], given: Mapping[str, KernelArgument]) -> npt.NDArray[Any]:
+def _call(function: Callable[..., object], given: Mapping[str, KernelArgument]) -> npt.NDArray[Any]:
     """Result of the user's function as an array. Raises ``UnusableInput`` with any error of the function."""
     import numpy as np
 

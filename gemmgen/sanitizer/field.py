@@ -52,7 +52,7 @@ def compare_over_field(
     code: KernelCode,
     launches: Sequence[Launch],
     given: Mapping[str, KernelArgument],
-    symbols: Mapping[str, Any],
+    symbols: Mapping[str, object],
     settings: Settings,
     other: Other | Mapping[str, str],
     bits: int = 29,

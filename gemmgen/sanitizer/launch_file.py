@@ -20,7 +20,7 @@ _SHOWN = 20
 """Maximum number of mistakes reported for a launch file."""
 
 
-def _sizes(value: Any) -> Any:
+def _sizes(value: object) -> Any:
     return (value,) if isinstance(value, int) else value
 
 
@@ -65,7 +65,7 @@ def read_launch_file(path: Path) -> LaunchFile:
         raise UnusableInput("\n".join([f"{path} tells no launches:", *reasons, *more])) from None
 
 
-def _with_arrays(value: Any, given: dict[str, KernelArgument]) -> Any:
+def _with_arrays(value: object, given: dict[str, KernelArgument]) -> Any:
     """Lists and mappings with the arrays and tensor maps that they name."""
     match value:
         case list():

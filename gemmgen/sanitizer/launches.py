@@ -180,7 +180,7 @@ def run_launches(
     return Run(arguments, variables, tuple(results), findings_of_launches(findings), counters, printed.text, error)
 
 
-def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mapping[str, Any]) -> dict[str, Any]:
+def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mapping[str, object]) -> dict[str, Any]:
     """The module's variables by their names in PTX: those that are given, and, if there are several launches, all that a launch may
     write, so that the next one finds it. Raises ``UnusableInput``."""
     import numpy as np

@@ -44,7 +44,7 @@ def emulate_numba(
     return emulate(ptx, grid=grid, block=block, args=flat, parameter_names=names, name=f"{function.__name__}.ptx", **settings)
 
 
-def _flattened(name: str, value: Any) -> list[tuple[str, Any]]:
+def _flattened(name: str, value: object) -> list[tuple[str, Any]]:
     """The values that numba passes for an argument: an array is its owner twice, elements, bytes of one, address, shape and strides."""
     import numpy as np
 

@@ -134,7 +134,7 @@ def _stores_copies(finding: Finding) -> bool:
     return first.ptx_line == second.ptx_line and "st.shared" in first.ptx and len(warps) == 2 and warps[0] == warps[1]
 
 
-def _type(name: str, value: Any) -> str:
+def _type(name: str, value: object) -> str:
     """The type of an argument, as Triton calls it."""
     import numpy as np
 

@@ -191,7 +191,7 @@ class Cluster:
         """Twice as many tasks as there are threads are in flight, so that no worker waits for this process."""
         return max(0, 2 * self._slots() - len(self._running))
 
-    def submit(self, key: Any, task: Task) -> None:
+    def submit(self, key: object, task: Task) -> None:
         future = self._client.submit(run_plain, encode_task(task), self._memory_bytes, pure=False)
         self._running[future.key] = (key, future, task)
         future.add_done_callback(self._note)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """``value`` as JSON has it: numbers that JSON lacks become null, and characters that UTF-8 cannot encode are replaced."""
     match value:
         case float():

@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from gemmgen.core.files import write_atomically
 from gemmgen.sweep.encoding import encodable, plain
@@ -127,7 +126,7 @@ _SCALARS = (
 _ABSENT = object()
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is _ABSENT:
         return ""
     if isinstance(value, float):

@@ -74,7 +74,7 @@ class Expression:
         """True if it needs the plan."""
         return any(isinstance(node, ast.Name) and node.id == PLAN for node in ast.walk(self._tree))
 
-    def holds(self, spec: Mapping[str, Any], plan: Any = None) -> bool:
+    def holds(self, spec: Mapping[str, object], plan: object = None) -> bool:
         """True if the expression is true for a spec (plain data) and its plan.
 
         Raises ``UnknownName`` for a name that there is not, ``ExpressionError`` for values that do not go together.
@@ -90,7 +90,7 @@ class Expression:
         """An error in the expression, under its name."""
         return ExpressionError(f"{self.name}: {reprlib.repr(self.text)}: {text}")
 
-    def bounded(self, number: Any) -> Any:
+    def bounded(self, number: object) -> Any:
         """A number, unless it is too large or not real."""
         infinite = isinstance(number, float) and not math.isfinite(number)
         if infinite or isinstance(number, complex) or (isinstance(number, int) and abs(number) > MAX_NUMBER):
@@ -125,7 +125,7 @@ class _Values(Walker):
             raise UnknownName(f"{self.expression.name}: {text}: no field {name!r}; there are {', '.join(self.spec)}, and plan")
         return self.spec[name]
 
-    def member(self, parent: Any, key: str | int, node: ast.expr) -> Any:
+    def member(self, parent: object, key: str | int, node: ast.expr) -> Any:
         if isinstance(parent, Mapping) and isinstance(key, str) and key in parent:
             return parent[key]
         if isinstance(parent, list | tuple) and isinstance(key, int) and -len(parent) <= key < len(parent):
@@ -143,7 +143,7 @@ class _Values(Walker):
         raise UnknownName(f"{self.expression.name}: {reprlib.repr(self.expression.text)}: there is no {shown}{there_are}")
 
 
-def _members(value: Any) -> list[str]:
+def _members(value: object) -> list[str]:
     """Members that an expression may read of a value: data, never methods."""
     if isinstance(value, Mapping):
         return [str(key) for key in value]

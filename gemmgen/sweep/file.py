@@ -65,7 +65,7 @@ class Together(SpecModel):
 _FORMS = {"range": Range, "powers_of_two": PowersOfTwo, "together": Together}
 
 
-def _form(value: Any) -> str | None:
+def _form(value: object) -> str | None:
     """The form of an axis that a value is meant to be, so that only the mistakes in that form are reported."""
     if isinstance(value, list | tuple):
         return "values"

@@ -10,7 +10,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from gemmgen.core import ci_reports
 from gemmgen.core.ci_reports import Outcome, TestCase, TestSuite
@@ -86,7 +85,7 @@ def _name(result: PointResult, short: Mapping[str, str]) -> str:
     return " ".join(" ".join(parts).split()) or result.instance.strip() or result.digest[:12] or "point"
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     match value:
         case str():
             return value

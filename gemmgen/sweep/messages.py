@@ -112,7 +112,7 @@ def _checked(model: type[Any], text: object) -> Any:
         raise SweepError(f"not a message of gemmgen's: {_short(error)}") from None
 
 
-def _value(kind: Kind, answer: bool, data: Any) -> Any:
+def _value(kind: Kind, answer: bool, data: object) -> Any:
     try:
         return _adapter(kind, answer).validate_python(data)
     except (ValueError, RecursionError) as error:

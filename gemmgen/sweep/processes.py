@@ -203,7 +203,7 @@ class Lane:
         """Number of tasks that could begin now."""
         return self._keys.count(None)
 
-    def submit(self, key: Any, task: Task) -> None:
+    def submit(self, key: object, task: Task) -> None:
         """Gives ``task`` to an idle worker; its outcome will come with ``key``, which is not None."""
         free = [place for place, taken in enumerate(self._keys) if taken is None]
         place = next((place for place in free if (running := self._workers[place]) is not None and running.alive), free[0])

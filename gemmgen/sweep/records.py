@@ -126,15 +126,15 @@ _LARGEST = 2**63
 """Integers from here on are no sizes and no measures, and have no float perhaps."""
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(value: object) -> bool:
     return type(value) is int and abs(value) < _LARGEST
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, float) or _is_size(value)
 
 
-def _is_shallow(value: dict[str, Any]) -> bool:
+def _is_shallow(value: dict[str, object]) -> bool:
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [

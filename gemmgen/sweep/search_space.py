@@ -69,7 +69,7 @@ class SearchSpace:
             merged |= axis.settings[number]
         return merged
 
-    def choice_of(self, fields: Mapping[str, Any]) -> Choice | None:
+    def choice_of(self, fields: Mapping[str, object]) -> Choice | None:
         """The point that sets exactly ``fields``; None if it lies outside the space."""
         rest = {path: _canonical(value) for path, value in fields.items()}
         choice = []
@@ -98,6 +98,6 @@ class SearchSpace:
         return tables
 
 
-def _canonical(value: Any) -> str:
+def _canonical(value: object) -> str:
     """A value as text by which it can be looked up, whether it comes from YAML or, after a detour, from JSON."""
     return json.dumps(value, sort_keys=True, default=str)

@@ -89,7 +89,7 @@ class Space:
             values |= choices[chosen[name]]
         return self.point(values, self.sizes[size], self.architectures[number])
 
-    def point(self, axes: Mapping[str, Any], sizes: Sequence[int] = (), architecture: str | None = None) -> Point:
+    def point(self, axes: Mapping[str, object], sizes: Sequence[int] = (), architecture: str | None = None) -> Point:
         """The point at which the fields of ``axes`` (path -> value) have these values."""
         assert isinstance(self.file.base, dict), "load_sweep reads the base"
         fields = self.file.base
@@ -109,7 +109,7 @@ class Space:
             yield from _shuffled(self.size, seed)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """``value`` as JSON; other YAML types, such as dates and bytes, become text."""
     match value:
         case None | bool() | int() | float() | str():

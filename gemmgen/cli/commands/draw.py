@@ -131,7 +131,7 @@ def _compiled(plan: KernelPlan) -> Mapping[str, KernelResources] | None:
     return binary.resources
 
 
-def _of_machine_code(plan: Any, names: Sequence[str]) -> list[Picture]:
+def _of_machine_code(plan: object, names: Sequence[str]) -> list[Picture]:
     from gemmgen.cli.compilation import compile_plans
     from gemmgen.kernels.family import KernelPlan
     from gemmgen.present.loop_picture import loop_picture

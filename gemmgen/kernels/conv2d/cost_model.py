@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div, round_up
@@ -360,6 +359,6 @@ def executed_operations(plan: FinishingPlan, problem: Mapping[str, int]) -> floa
     return 2.0 * rows * round_up(problem["k"] // groups, channels) * groups * round_up(depth, tile.k)
 
 
-def peer(plan: FinishingPlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
+def peer(plan: FinishingPlan, problem: Mapping[str, int], arrays: Mapping[str, object], scalars: Mapping[str, float]) -> Peer | str:
     """cuDNN's convolution with bias, residual and ReLU."""
     return cudnn_peer(plan, problem, arrays, scalars)

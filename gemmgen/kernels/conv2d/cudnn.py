@@ -6,7 +6,6 @@ import ctypes
 import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 NCHW, NHWC, NCHW_VECT_C = 0, 1, 2
 INT32, INT8X32 = 4, 8
@@ -54,7 +53,7 @@ class Cudnn:
         """Enqueues on another stream from now on."""
         self.call("cudnnSetStream", self.handle, ctypes.c_void_p(stream))
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: object) -> None:
         """Calls one function and checks its status."""
         status = getattr(self._library, name)(*arguments)
         if status:

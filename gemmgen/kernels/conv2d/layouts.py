@@ -332,5 +332,5 @@ def _contiguous(array: Any) -> Any:
     return array.copy(order="C")
 
 
-def _is_torch(array: Any) -> bool:
+def _is_torch(array: object) -> bool:
     return type(array).__module__.split(".")[0] == "torch"

@@ -158,7 +158,7 @@ def _packed(name: str, layout: Layout, types: tuple[str, ...]) -> None:
         raise LaunchError(f"conv2d: {name} must be contiguous and start at a multiple of {ALIGNMENT} bytes; pass a contiguous copy")
 
 
-def _activation(wanted: Any) -> tuple[AnyActivation, tuple[Operation, ...]]:
+def _activation(wanted: object) -> tuple[AnyActivation, tuple[Operation, ...]]:
     """The activation of a spec, and the operations after it, of an ``activation``. Raises ``LaunchError``."""
     if wanted == "none":
         return NoActivation(), ()

@@ -51,7 +51,7 @@ def each_case(plan: FinishingPlan) -> Iterator[Case]:
     seen: set[tuple[Any, ...]] = set()
     usual = _usual_data(plan)
 
-    def add(name: str, wanted: Mapping[str, int], data: Any = usual, **more: Any) -> Iterator[Case]:
+    def add(name: str, wanted: Mapping[str, int], data: object = usual, **more: object) -> Iterator[Case]:
         problem = _fitted(plan, wanted, fixed)
         if problem is None:
             return

@@ -44,7 +44,7 @@ _FASTEST: dict[object, Way] = {}
 """The fastest way by layer, of those that were asked for."""
 
 
-def cudnn_peer(plan: FinishingPlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
+def cudnn_peer(plan: FinishingPlan, problem: Mapping[str, int], arrays: Mapping[str, object], scalars: Mapping[str, float]) -> Peer | str:
     """cuDNN on torch tensors, in the fastest way that it has; why there is none, else. Arrays that it wants in another layout are
     converted here, and results when they are delivered, so that neither is timed."""
     if lacking := _lacking(plan.spec):

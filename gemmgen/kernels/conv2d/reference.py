@@ -207,7 +207,7 @@ def _rounded(sums: Integers | Float64, bias: Any, residual: Any, factors: Mappin
         return value
 
 
-def _fused(a: Any, b: Any, c: Any) -> Float32:
+def _fused(a: object, b: object, c: object) -> Float32:
     """a * b + c of float32, rounded once."""
     return fused_multiply_add(a, b, c).astype(np.float32)
 

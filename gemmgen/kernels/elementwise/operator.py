@@ -17,7 +17,7 @@ from gemmgen.kernels.epilogue.operations import Bias, Formula, Operation, argume
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
 
-def parse_operations(wanted: Any) -> tuple[Operation, ...]:
+def parse_operations(wanted: object) -> tuple[Operation, ...]:
     """Operations from names, formulas, mappings as in a spec, or several of them. Raises ``LaunchError``."""
     return tuple(operations_named("elementwise: operation", wanted, WORDS))
 

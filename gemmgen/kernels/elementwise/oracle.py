@@ -91,7 +91,7 @@ def _shaped(plan: ElementwisePlan, elements: int) -> tuple[int, ...]:
     return (*outer, max(1, elements // count + 1))
 
 
-def _case(plan: ElementwisePlan, name: str, extents: tuple[int, ...], data: Any, **more: Any) -> Case:
+def _case(plan: ElementwisePlan, name: str, extents: tuple[int, ...], data: object, **more: object) -> Case:
     return _of(plan, name, packed_problem(plan, dict(zip(AXES, extents, strict=False))), data, **more)
 
 

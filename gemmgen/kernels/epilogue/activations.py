@@ -24,20 +24,20 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(AnyOperation)
 
 
-def operation(fields: Mapping[str, Any]) -> Operation:
+def operation(fields: Mapping[str, object]) -> Operation:
     """An operation of the epilogue from its fields. Raises ``pydantic.ValidationError``."""
     made: Operation = _adapter().validate_python(fields)
     return made
 
 
-def operations_named(call: str, wanted: Any, names: Iterable[str]) -> list[Operation]:
+def operations_named(call: str, wanted: object, names: Iterable[str]) -> list[Operation]:
     """The operations that an argument of a call, ``elementwise: operation`` say, is. ``names``: the names that its messages list. Raises
     ``LaunchError``."""
     wanted = written_out(wanted)
     return [] if wanted is None else _named(call, wanted, names)
 
 
-def _named(call: str, wanted: Any, names: Iterable[str]) -> list[Operation]:
+def _named(call: str, wanted: object, names: Iterable[str]) -> list[Operation]:
     if isinstance(wanted, list):
         return [operation for part in wanted for operation in _named(call, part, names)]
     fields = _fields(wanted)
@@ -54,7 +54,7 @@ def _named(call: str, wanted: Any, names: Iterable[str]) -> list[Operation]:
         raise LaunchError(printable(f"{call} {wanted!r}: {place + ': ' if place else ''}{said}", 1000)) from None
 
 
-def activations(operation: str, wanted: Any, names: Iterable[str]) -> list[Operation]:
+def activations(operation: str, wanted: object, names: Iterable[str]) -> list[Operation]:
     """The operations of the ``activation`` of a call of this operation, which read the value alone. Raises ``LaunchError``."""
     named = operations_named(f"{operation}: activation", wanted, names)
     for one in named:
@@ -69,7 +69,7 @@ def activations(operation: str, wanted: Any, names: Iterable[str]) -> list[Opera
     return named
 
 
-def _fields(wanted: Any) -> Mapping[str, Any] | None:
+def _fields(wanted: object) -> Mapping[str, Any] | None:
     """The fields of one operation; None if there is none of the name."""
     if isinstance(wanted, Mapping):
         return wanted if "op" in wanted else {"op": "formula", **wanted}

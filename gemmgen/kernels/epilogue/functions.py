@@ -331,12 +331,12 @@ def _monotone(function: Callable[[Any], Array], domain: float, ulps: float) -> R
     return reference
 
 
-def _erfc(x: Any) -> Array:
+def _erfc(x: object) -> Array:
     np = _np()
     return np.asarray(np.vectorize(math.erfc, otypes=[np.float64])(np.asarray(x, np.float64)))
 
 
-def _erf(x: Any) -> Array:
+def _erf(x: object) -> Array:
     np = _np()
     return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(np.asarray(x, np.float64)))
 
@@ -363,12 +363,12 @@ def _gelu_tanh(x: Any) -> Array:
     return np_multiply(x, np.where(np.isnan(w), w, _sigmoid(w)))
 
 
-def np_multiply(a: Any, b: Any) -> Array:
+def np_multiply(a: object, b: object) -> Array:
     """A product, NaN where infinity meets 0, as in the kernels."""
     return _np().asarray(_np().multiply(a, b))
 
 
-def _softplus(x: Any) -> Array:
+def _softplus(x: object) -> Array:
     np = _np()
     return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
 

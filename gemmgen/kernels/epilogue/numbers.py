@@ -250,7 +250,7 @@ def tree_sum(elements: Tracked, depth: int, overflows: bool = True) -> Tracked:
     return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
 
 
-def fused_multiply_add(a: Any, b: Any, c: Any) -> npt.NDArray[np.float64]:
+def fused_multiply_add(a: object, b: object, c: object) -> npt.NDArray[np.float64]:
     """a * b + c of float32 numbers, in float64: rounding it to float32 gives the result of a fused multiply-add.
 
     The product is exact in float64. Its sum with c is rounded to odd there (the exact error of the sum says where), after

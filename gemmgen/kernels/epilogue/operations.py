@@ -427,7 +427,7 @@ _WORDS = frozenset(
 """Words of C++ that look like names."""
 
 
-def _short(word: Any) -> Any:
+def _short(word: object) -> Any:
     """The short name of an element type."""
     return BY_WORD.get(word, word) if isinstance(word, str) else word
 
@@ -445,7 +445,7 @@ class FormulaInput(SpecModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _written_out(cls, fields: Any) -> Any:
+    def _written_out(cls, fields: object) -> Any:
         if not isinstance(fields, Mapping):
             return fields
         for word, per in (("scalar", "all"), ("pointer", "memory")):
@@ -512,7 +512,7 @@ class Formula(Operation):
 
     @model_validator(mode="before")
     @classmethod
-    def _written_out(cls, fields: Any) -> Any:
+    def _written_out(cls, fields: object) -> Any:
         """The result's expression stands among the outputs, too; an output may be an expression alone."""
         if not isinstance(fields, Mapping) or not isinstance(fields.get("outputs"), Mapping):
             return fields
@@ -677,14 +677,14 @@ else:
     AnyOperation = Annotated[reduce(or_, OPERATIONS), Field(discriminator="op")]
 
 
-def operations_from(fields: Any) -> Any:
+def operations_from(fields: object) -> Any:
     """The operations of a list, or of a whole epilogue that is a mapping: a formula, or one operation."""
     if isinstance(fields, Mapping):
         return (_known(fields) if "op" in fields else {"op": "formula", **fields},)
     return tuple(_known(one) for one in fields) if isinstance(fields, list) else fields
 
 
-def _known(fields: Any) -> Any:
+def _known(fields: object) -> Any:
     """The fields of an operation, written out where another package brings it."""
     word = fields.get("op") if isinstance(fields, Mapping) and set(fields) == {"op"} else None
     if not isinstance(word, str) or word in _OWN:

@@ -16,13 +16,13 @@ class Fields(tuple[tuple[str, Any], ...]):
     """A mapping as pairs that a dictionary can look up."""
 
 
-def hashable(activation: Any) -> Any:
+def hashable(activation: object) -> Any:
     """An activation as something that a dictionary can look up: ``Fields`` for mappings and for functions, which are called on symbols;
     tuples for sequences. Raises ``SpecError``."""
     return _hashable(activation, 0)
 
 
-def _hashable(activation: Any, depth: int) -> Any:
+def _hashable(activation: object, depth: int) -> Any:
     if isinstance(activation, Fields):
         return activation
     if depth > MAX_DEPTH:
@@ -42,7 +42,7 @@ def _hashable(activation: Any, depth: int) -> Any:
     return activation
 
 
-def written_out(activation: Any) -> Any:
+def written_out(activation: object) -> Any:
     """The mappings and lists that ``hashable`` was given."""
     if isinstance(activation, Fields):
         return {key: written_out(value) for key, value in activation}

@@ -14,7 +14,7 @@ _FUNCTIONAL = ("gelu", "silu", "softplus", "leaky_relu", "relu")
 """Functions of ``torch.nn.functional``."""
 
 
-def apply_torch(step: Step, values: Any, operands: Sequence[Any]) -> Any:
+def apply_torch(step: Step, values: object, operands: Sequence[object]) -> Any:
     """One operation on a tensor. ``operands``: the arrays that it reads, in the order of its accesses."""
     names = {VALUE: values} | {access.operand.name: operand for access, operand in zip(step.accesses, operands, strict=True)}
     for target, tree in step.assignments:
@@ -22,7 +22,7 @@ def apply_torch(step: Step, values: Any, operands: Sequence[Any]) -> Any:
     return names[VALUE]
 
 
-def _value(node: Typed, names: Mapping[str, Any], replaces: bool) -> Any:
+def _value(node: Typed, names: Mapping[str, object], replaces: bool) -> Any:
     """The value of a tree; ``replaces``: the value that it is made of is not used again."""
     import torch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
@@ -79,6 +78,6 @@ def executed_operations(plan: GemmPlan, problem: Mapping[str, int]) -> float:
     return cost(plan, {**problem, **{name: round_up(problem[name], tile) for name, tile in tiles.items()}}).operations
 
 
-def peer(plan: GemmPlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
+def peer(plan: GemmPlan, problem: Mapping[str, int], arrays: Mapping[str, object], scalars: Mapping[str, float]) -> Peer | str:
     """The fastest algorithm of cuBLASLt for the same product; the reason, in words, if there is none."""
     return gemm_peer(plan, arrays, scalars)

@@ -120,7 +120,7 @@ def parts(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], sc
             yield _finishing(sizes | {"m": rows.stop - rows.start}, chosen, _product(plan, own, scalars))
 
 
-def _finishing(sizes: dict[str, int], chosen: dict[str, Any], product: npt.NDArray[Any]) -> FieldPart:
+def _finishing(sizes: dict[str, int], chosen: dict[str, object], product: npt.NDArray[Any]) -> FieldPart:
     m, n, batch = sizes["m"], sizes["n"], product.shape[:-2]
     zeros = {"A": np.zeros((*batch, m, 1), np.uint32), "B": np.zeros((*batch, 1, n), np.uint32)}
     return FieldPart(sizes, chosen, {**zeros, "C": residues.words(product)}, {"alpha": 0, "beta": 1})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import lcm
-from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.epilogue.operations import Factor, argument_name
@@ -113,7 +112,7 @@ def changes_for(spec: GemmSpec, placed: Placed, truncated: bool = False, units: 
 def fitted(
     spec: GemmSpec,
     request: GemmRequest,
-    changes: Mapping[str, Any],
+    changes: Mapping[str, object],
     margin: float = 1.0,
     kept: Mapping[str, tuple[str, Layout]] | None = None,
 ) -> Fit:

@@ -546,7 +546,7 @@ class GemmSpec(KernelSpec):
     ``narrow_weights`` by streams or warpgroups."""
 
     @classmethod
-    def with_current_names(cls, fields: dict[str, Any]) -> dict[str, Any]:
+    def with_current_names(cls, fields: dict[str, object]) -> dict[str, Any]:
         """The fields with current names of strategies, after a warning where a former one was used."""
         mainloop = fields.get("mainloop")
         former = mainloop.get("strategy") if isinstance(mainloop, dict) else None

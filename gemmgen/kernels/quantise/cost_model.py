@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 from gemmgen.kernels.quantise.plan import QuantisePlan, moved_bytes
@@ -61,6 +60,6 @@ def work(plan: QuantisePlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     return tuple(works)
 
 
-def peer(plan: QuantisePlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
+def peer(plan: QuantisePlan, problem: Mapping[str, int], arrays: Mapping[str, object], scalars: Mapping[str, float]) -> Peer | str:
     """None: a library would round other quotients."""
     return "no library quantises with scales of blocks; gemmgen bench compares with the reference"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.problem_words import unknown_word
@@ -122,6 +122,6 @@ def operand_orders(plan: QuantisePlan) -> Mapping[str, str]:
     return {}
 
 
-def settings(plan: QuantisePlan, problem: Mapping[str, int], device: Any) -> list[dict[str, int]]:
+def settings(plan: QuantisePlan, problem: Mapping[str, int], device: object) -> list[dict[str, int]]:
     """Nothing is left to the launch."""
     return [{}]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.quantise.matcher import INPUTS, QuantiseRequest, shape_of_scales
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
 
-def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+def interpret(operands: Mapping[str, Layout], options: Mapping[str, object]) -> Interpretation:
     """The request of a call. ``options``: ``block`` as in a spec, ``output`` and ``scales``, types. Raises ``LaunchError``."""
     x, block = operands["x"], str(options["block"])
     if (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
@@ -100,6 +99,6 @@ def _blocks(plan: RowsPlan, launch: int, problem: Mapping[str, int]) -> int:
     return max(along * across, 1)
 
 
-def peer(plan: RowsPlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
+def peer(plan: RowsPlan, problem: Mapping[str, int], arrays: Mapping[str, object], scalars: Mapping[str, float]) -> Peer | str:
     """None: ``measurements.row_operations`` compares with torch and torch.compile."""
     return "no vendor's library computes it; measurements.row_operations compares with torch.compile"

@@ -239,6 +239,6 @@ def operand_orders(plan: RowsPlan) -> Mapping[str, str]:
     return {}
 
 
-def settings(plan: RowsPlan, problem: Mapping[str, int], device: Any) -> list[dict[str, int]]:
+def settings(plan: RowsPlan, problem: Mapping[str, int], device: object) -> list[dict[str, int]]:
     """Nothing is left to the launch."""
     return [{}]

@@ -38,6 +38,6 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     return Interpretation(replace(packed, layouts=tuple(arrays.items())), results)
 
 
-def _selection(options: Mapping[str, Any]) -> dict[str, Any]:
+def _selection(options: Mapping[str, object]) -> dict[str, Any]:
     """The arguments of topk alone."""
     return {"selected": options["k"], "smallest": options["smallest"]} if "k" in options else {}

@@ -177,12 +177,12 @@ def conv2d(
     return axes_moved(result, (0, 3, 1, 2)) if last and same and stream is not ASKED else result
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     """True for arrays that have extents and whose axes can be moved."""
     return hasattr(value, "transpose") and isinstance(getattr(value, "shape", None), tuple)
 
 
-def _zero_point(x: Any, value: Any) -> float:
+def _zero_point(x: object, value: object) -> float:
     """A zero point that elements of x can have. Raises ``LaunchError`` for others."""
     zero = number("conv2d", "zero_point", value)
     if not zero:

@@ -254,7 +254,7 @@ def conv_transpose2d(
     return conv2d_input_gradient(x, w, (shape[0], shape[1]), stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
-def _channels_last(array: Any) -> Any:
+def _channels_last(array: object) -> Any:
     """(n, c, h, w) with the channels contiguous in memory, copied if they are not."""
     moved = axes_moved(array, (0, 2, 3, 1))
     return axes_moved(contiguous(moved), (0, 3, 1, 2))

@@ -102,7 +102,7 @@ def elementwise(
     return OPERATOR.call(arrays, options, tuple(numbers), stream)[0]
 
 
-def _with_operands(x: Any, operations: Any, given: Mapping[str, Any], out: Any, stream: Any) -> Any:
+def _with_operands(x: object, operations: object, given: Mapping[str, object], out: object, stream: object) -> Any:
     """The result of formulas whose operands and further outputs are ``given`` by name."""
     from gemmgen.ops.formulas import given_operands, parsed
 
@@ -122,7 +122,7 @@ def _operator(arrays: tuple[str, ...], written: tuple[str, ...], numbers: tuple[
     return Operator("elementwise", names, ("out",), numbers, ("operations", "named"), written, in_place=("x", *arrays))
 
 
-def _computed_widely(arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> Any:
+def _computed_widely(arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: object) -> Any:
     """The result of an operation whose operands are converted to a wider type first; it is converted back if no operation is a cast."""
     *operands, out = arrays
     word, own = wider_type(operands[0]), type_word(operands[0])
@@ -139,7 +139,7 @@ def _computed_widely(arrays: tuple[Any, ...], options: tuple[Any, ...], numbers:
     return result if out is None else assigned(OPERATOR.name, out, result)
 
 
-def _keeps_type(operations: Any) -> bool:
+def _keeps_type(operations: object) -> bool:
     """True if the result has x's type because no operation is a cast."""
     from gemmgen.kernels.elementwise.operator import parse_operations
 

@@ -35,7 +35,7 @@ _SELECTION = Operator("topk", ("x",), ("values", "indices"), (), ("operation", "
 class _Rows:
     """Arrays of one shape, viewed as matrices whose rows run along one axis."""
 
-    def __init__(self, operation: str, x: Any, axis: Any) -> None:
+    def __init__(self, operation: str, x: object, axis: object) -> None:
         if not hasattr(x, "shape") or not hasattr(x, "reshape"):
             raise LaunchError(f"{operation}: x is {type(x).__name__}, need an array of NumPy, CuPy or torch")
         rank, self.operation = len(x.shape), operation
@@ -112,18 +112,18 @@ def _by_torch(*arrays: Any) -> bool:
     return True
 
 
-def _require_batch_invariance(operation: str, x: Any, axis: Any) -> None:
+def _require_batch_invariance(operation: str, x: object, axis: object) -> None:
     if torch_state.compiling is not None and torch_state.compiling():
         raise LaunchError(f"{operation}: batch_invariant checks addresses, which calls that torch compiles do not have yet")
     _Rows(operation, x, axis).require_batch_invariance()
 
 
-def _simple(operation: str, x: Any, axis: Any) -> Any:
+def _simple(operation: str, x: object, axis: object) -> Any:
     rows = _Rows(operation, x, axis)
     return rows.finished(_operator(operation, ("x",), ("y",)).call((rows.x, None), (operation, False), (), None)[0])
 
 
-def _gradient(operation: str, dy: Any, y: Any, axis: Any) -> Any:
+def _gradient(operation: str, dy: object, y: object, axis: object) -> Any:
     if torch_state.compiling is not None and torch_state.compiling():
         return torch_state.by_operator(operation, (dy, y, axis), True)
     rows = _Rows(operation, y, axis)
@@ -337,7 +337,7 @@ def topk(x: ArrayT, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Ar
     return rows.finished(values), rows.finished(indices)
 
 
-def _norm(operation: str, x: Any, weight: Any, bias: Any, residual: Any, eps: Any, axis: Any) -> Any:
+def _norm(operation: str, x: object, weight: object, bias: object, residual: object, eps: object, axis: object) -> Any:
     if _by_torch(x, weight, bias, residual):
         if residual is not None:
             return torch_state.by_operator(f"{operation}_of_sum", (x, residual, weight, bias, eps, axis), True)
@@ -452,7 +452,7 @@ def layer_norm(
     return results
 
 
-def _norm_gradient(operation: str, dy: Any, x: Any, weight: Any, eps: Any, axis: Any) -> Any:
+def _norm_gradient(operation: str, dy: object, x: object, weight: object, eps: object, axis: object) -> Any:
     if torch_state.compiling is not None and torch_state.compiling():
         if weight is None:
             return torch_state.by_operator(operation, (dy, x, eps, axis), True)
@@ -473,7 +473,7 @@ def _norm_gradient(operation: str, dy: Any, x: Any, weight: Any, eps: Any, axis:
     return (rows.finished(dx), *vectors)
 
 
-def _long_gradient(operation: str, rows: _Rows, dy: Any, weight: Any, margin: float) -> Any:
+def _long_gradient(operation: str, rows: _Rows, dy: object, weight: object, margin: float) -> Any:
     """The gradients where the sums over rows are operations of the arrays' library."""
     x, down, factors = (converted(one, "float32") for one in (rows.x, dy, weight))
     forward, word = operation.removesuffix("_gradient"), ELEMENTS[rows.kind].word

@@ -210,7 +210,7 @@ def _result_type(factors: str, output: str | None, alpha: Any, beta: Any) -> str
     return kind
 
 
-def _matrices(name: str, given: Any, count: int) -> list[tuple[Any, ArrayView, Layout]]:
+def _matrices(name: str, given: object, count: int) -> list[tuple[Any, ArrayView, Layout]]:
     """The matrices of a list, which have one type and lie on one device."""
     if not isinstance(given, list | tuple):
         raise LaunchError(f"pointer_matmul: {name} is {type(given).__name__}, need a list of matrices like a")
@@ -379,7 +379,7 @@ def _typed(pool: Any, element: str) -> Any:
 
 def _of_addresses(
     addresses: tuple[Any, Any, Any],
-    sizes: Any,
+    sizes: object,
     most: tuple[int, int, int],
     types: tuple[str, str | None],
     letters: Letters,

@@ -184,7 +184,7 @@ def _reduced_widely(
     return tuple(results) if isinstance(reduced, tuple) else results[0]
 
 
-def _full_name(name: Any) -> Any:
+def _full_name(name: object) -> Any:
     return ALIASES.get(name, name) if isinstance(name, str) else name
 
 
@@ -206,7 +206,7 @@ def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, ou
     return results
 
 
-def _axes(axis: Any) -> Any:
+def _axes(axis: object) -> Any:
     """Axes as plain integers; 1.0 and True are not axes, although they are equal to 1."""
     if isinstance(axis, tuple | list):
         return tuple(map(_axes, axis))

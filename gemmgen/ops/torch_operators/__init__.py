@@ -56,8 +56,8 @@ def _define(torch: Any, library: Any, name: str, schema: str, implementation: Ca
     torch.library.register_fake(f"gemmgen::{name}", fake, lib=library)
 
 
-def _implementation(function: Callable[..., Any], operator: TorchOperator) -> Callable[..., Any]:
-    def implementation(*arguments: Any) -> Any:
+def _implementation(function: Callable[..., object], operator: TorchOperator) -> Callable[..., Any]:
+    def implementation(*arguments: object) -> Any:
         given, named = operator.call(*arguments)
         return function(*given, **named)
 

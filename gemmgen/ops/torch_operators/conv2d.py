@@ -24,13 +24,13 @@ def _both(value: Any) -> tuple[Any, ...]:
 
 
 def call(
-    x: Any,
-    w: Any,
-    bias: Any = None,
-    residual: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    x: object,
+    w: object,
+    bias: object = None,
+    residual: object = None,
+    stride: object = 1,
+    padding: object = 0,
+    dilation: object = 1,
     groups: int = 1,
     alpha: float = 1.0,
     bias_scale: float = 1.0,

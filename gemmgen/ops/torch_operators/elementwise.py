@@ -17,7 +17,7 @@ LEAKY_SLOPE: float = LeakyRelu.model_fields["slope"].default
 
 
 def call(
-    x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any = None, gamma: float = 1.0
+    x: object, operations: str = "", bias: object = None, z: object = None, f: object = None, gamma: float = 1.0
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of the function by which the operator computes."""
     return (x, tuple(operations.split())), {"bias": bias, "z": z, "f": f, "gamma": gamma}

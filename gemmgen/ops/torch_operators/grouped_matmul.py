@@ -25,15 +25,15 @@ _HALVES = ("torch.float16", "torch.bfloat16")
 
 
 def call(
-    a: Any,
-    b: Any,
-    offsets: Any,
-    bias: Any = None,
+    a: object,
+    b: object,
+    offsets: object,
+    bias: object = None,
     alpha: float = 1.0,
     activation: str = "",
-    scale_a: Any = None,
-    scale_b: Any = None,
-    scale_out: Any = None,
+    scale_a: object = None,
+    scale_b: object = None,
+    scale_out: object = None,
     output: str = "",
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of the function by which the operator computes."""

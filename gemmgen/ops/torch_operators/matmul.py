@@ -28,16 +28,16 @@ LEAKY_SLOPE: float = LeakyRelu.model_fields["slope"].default
 
 
 def call(
-    a: Any,
-    b: Any,
-    bias: Any = None,
-    residual: Any = None,
+    a: object,
+    b: object,
+    bias: object = None,
+    residual: object = None,
     alpha: float = 1.0,
     gamma: float = 1.0,
     activation: str = "",
-    scale_a: Any = None,
-    scale_b: Any = None,
-    scale_out: Any = None,
+    scale_a: object = None,
+    scale_b: object = None,
+    scale_out: object = None,
     output: str = "",
     precision: str = "f32",
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -131,7 +131,7 @@ def _product(a: Any, b: Any, alpha: float, precision: str, bias: Any = None, res
     return torch.ops.gemmgen.matmul(a, b, bias, residual, alpha, gamma, precision=precision if both_float32 else "f32")
 
 
-def through(activation: str, dy: Any, result: Any, z: Any) -> Any:
+def through(activation: str, dy: object, result: object, z: object) -> Any:
     """Gradient before an activation, by torch's own formulas."""
     import torch
 

@@ -37,7 +37,7 @@ def result(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, co
 
 
 @cache
-def _reduced_type(op: str, kind: Any) -> Any:
+def _reduced_type(op: str, kind: object) -> Any:
     """The result type of a reduction, found by a call on one element."""
     import torch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from functools import cache
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -29,6 +28,6 @@ def data_uri(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
-def page(name: str, **values: Any) -> str:
+def page(name: str, **values: object) -> str:
     """A page from the template ``name``."""
     return _environment().get_template(name).render(code_style=code_style(), **values)

@@ -31,7 +31,7 @@ class BoundCall:
     """Address of every array."""
 
 
-def bind(sequence: LaunchSequence, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> BoundCall:
+def bind(sequence: LaunchSequence, arrays: Mapping[str, object], scalars: Mapping[str, object]) -> BoundCall:
     """The problem that ``arrays`` and ``scalars`` describe.
 
     ``arrays`` holds arrays of any library, or views, for every array argument that is no workspace. ``scalars`` holds
@@ -62,7 +62,7 @@ def raise_problems(sequence: LaunchSequence, problems: list[str]) -> None:
         raise LaunchError("\n  - ".join([f"{sequence.name} cannot be launched:", *problems]))
 
 
-def _views_of(sequence: LaunchSequence, arrays: Mapping[str, Any], problems: list[str]) -> dict[str, ArrayView]:
+def _views_of(sequence: LaunchSequence, arrays: Mapping[str, object], problems: list[str]) -> dict[str, ArrayView]:
     wanted = [argument.name for argument in sequence.arrays if argument.role != "workspace"]
     problems += unknown_names(sequence, (name for name in arrays if name not in wanted))
     views: dict[str, ArrayView] = {}
@@ -115,7 +115,7 @@ def bind_scalars(sequence: LaunchSequence, scalars: Mapping[str, Any], problems:
     return values, given
 
 
-def _scalar_problem(argument: ScalarArgument, value: Any) -> str:
+def _scalar_problem(argument: ScalarArgument, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, Real):
         return f"{argument.name} must be a real number, got {_short(value)}"
     low, high = ELEMENTS[argument.type].limits
@@ -134,7 +134,7 @@ def _too_large(value: Real, largest: float) -> bool:
         return True
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{type(value).__name__} {text[:50]}..."
 

@@ -125,7 +125,7 @@ def element_bytes(type_name: str) -> int:
     return ELEMENTS[type_name].bytes if type_name in ELEMENTS else 1
 
 
-def describe(array: Any, name: str = "the array", stream: int | None = None) -> ArrayView:
+def describe(array: object, name: str = "the array", stream: int | None = None) -> ArrayView:
     """A view of ``array``; ``name`` stands for it in messages.
 
     ``stream`` is the handle of the CUDA stream that will use the array (None: the legacy default stream). Libraries
@@ -161,7 +161,7 @@ def _asked(question: Callable[[], Any], complaint: str) -> Any:
         raise LaunchError(f"{complaint}: {printable(format_exception_only(error)[-1].strip(), _MAX_QUOTE_LENGTH)}") from None
 
 
-def _has(array: Any, name: str) -> bool:
+def _has(array: object, name: str) -> bool:
     """True if an object has an attribute, one that cannot be read included."""
     try:
         return hasattr(array, name)
@@ -308,7 +308,7 @@ class _CudaArray:
         return fields
 
 
-def _describe_cuda_array(array: Any, given: _CudaArray, name: str) -> ArrayView:
+def _describe_cuda_array(array: object, given: _CudaArray, name: str) -> ArrayView:
     type_name = _BY_TYPESTR.get(given.typestr, f"of type {given.typestr!r}")
     strides = packed_strides(given.shape)
     if given.byte_strides is not None:
@@ -317,7 +317,7 @@ def _describe_cuda_array(array: Any, given: _CudaArray, name: str) -> ArrayView:
     return ArrayView(given.pointer, given.shape, strides, type_name, device, given.read_only, given.stream, array)
 
 
-def _ordinal(array: Any, pointer: int | None, name: str) -> int:
+def _ordinal(array: object, pointer: int | None, name: str) -> int:
     """Ordinal of the CUDA device that the memory belongs to: as the library says, else as the driver does."""
     if hasattr(array, "__dlpack_device__"):
         return _device_of(array, name)[1]
@@ -377,7 +377,7 @@ _capsule_is_valid.restype = ctypes.c_int
 _capsule_is_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
-def describe_dlpack(array: Any, name: str, stream: int) -> ArrayView:
+def describe_dlpack(array: object, name: str, stream: int) -> ArrayView:
     """A view of an array that exports itself through DLPack; on a GPU, ``stream`` waits for the array's producer.
 
     Raises ``LaunchError`` if the library refuses to export it, or if it lies on another kind of device.

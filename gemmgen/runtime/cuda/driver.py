@@ -83,7 +83,7 @@ class RawFunctions:
 
     __slots__ = ("current_context", "encode_im2col", "encode_tiled", "is_capturing", "launch", "stream_id")
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: object) -> None:
         def function(name: str, arguments: tuple[Any, ...]) -> Callable[..., int]:
             symbol = getattr(library, name)
             symbol.restype, symbol.argtypes = ctypes.c_int, arguments
@@ -127,13 +127,13 @@ def check(driver: Any, result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) > 1 else None
 
 
-def call(name: str, *arguments: Any) -> Any:
+def call(name: str, *arguments: object) -> Any:
     """Calls one function of the driver by name and checks it."""
     driver = bindings()
     return check(driver, getattr(driver, name)(*arguments))
 
 
-def release(name: str, *arguments: Any) -> None:
+def release(name: str, *arguments: object) -> None:
     """Calls a function of the driver that frees something, without a check: after a fault every call fails, and it is
     the fault that has to be reported."""
     getattr(bindings(), name)(*arguments)

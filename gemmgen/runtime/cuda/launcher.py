@@ -130,7 +130,7 @@ class Launcher:
                 given.append(float(scalars[name]) if ELEMENTS[kind].is_float else int(scalars[name]))
         return tuple(given)
 
-    def launch(self, stream: int, *values: Any) -> None:
+    def launch(self, stream: int, *values: object) -> None:
         """Enqueues every kernel on ``stream``. Raises ``LaunchError``; errors inside a kernel show in a later call."""
         if not self._launches:
             return

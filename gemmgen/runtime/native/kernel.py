@@ -32,5 +32,5 @@ class NativeKernel(Kernel):
         pointers = {name: view.pointer for name, view in views.items()}
         self.library.call(pointers, {**problem.dimensions, **self.sequence.default_scalars, **scalars})
 
-    def _launch(self, problem: Any, views: Mapping[str, ArrayView], scalars: Mapping[str, float], handle: int | None) -> None:
+    def _launch(self, problem: object, views: Mapping[str, ArrayView], scalars: Mapping[str, float], handle: int | None) -> None:
         raise LaunchError(f"{self.sequence.name} runs on the host's processor, and the arrays are on a GPU")

@@ -73,7 +73,7 @@ def _load(binary: HostBinary) -> ctypes.CDLL:
         os.unlink(path)
 
 
-def _c_type(argument: Any) -> Any:
+def _c_type(argument: object) -> Any:
     if isinstance(argument, ScalarArgument):
         return getattr(ctypes, ELEMENTS[argument.type].ctypes_name)
     return ctypes.c_void_p

@@ -191,7 +191,7 @@ def value_text(result: PointResult, path: str) -> str:
     return ABSENT if value is None and path not in result.axes else plain_text(value)
 
 
-def plain_text(value: Any) -> str:
+def plain_text(value: object) -> str:
     """A value from a spec on one line."""
     if isinstance(value, str):
         return " ".join(encodable(value).split()) or "(empty)"

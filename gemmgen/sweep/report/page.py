@@ -426,13 +426,13 @@ def _problem(result: PointResult) -> str:
     return " × ".join(map(str, result.problem.values()))
 
 
-def _script_json(data: Any) -> str:
+def _script_json(data: object) -> str:
     """JSON that nothing in it can end a script element."""
     text = json.dumps(plain(data), separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def spec_yaml(fields: dict[str, Any]) -> str:
+def spec_yaml(fields: dict[str, object]) -> str:
     """A spec as a file would hold it: without defaults if it can still be read, else with all its fields."""
     import yaml
 

@@ -144,7 +144,7 @@ class Scheme:
         more = parts_of_k - 1 + slices_factor(slices)
         return next(k for k in depths if self.error_factor(k, promoted, compensated, joined) + more <= k)
 
-    def holds(self, magnitudes: Any) -> Any:
+    def holds(self, magnitudes: object) -> Any:
         """True if planes hold each row of a matrix of float32 numbers, as the kernel decides it: a flag for each row of
         ``magnitudes``, an array (..., rows, k)."""
         import numpy as np
