@@ -187,6 +187,18 @@ def test_left_out_elements_of_b_may_be_infinite() -> None:
     np.testing.assert_array_equal(got, run(a, kept, e, c, types))
 
 
+def test_zeros_may_have_metadata_of_zeros() -> None:
+    """As CUTLASS's compressor writes them; a value that is not zero needs a place."""
+    types = ("f32", "f16", "f16")
+    a, b, c, _, _ = case(types, 16)
+    a = np.zeros_like(a)
+    zeros, named = (registers_of(np.full((64, 2), words), 2, 0) for words in (0, 0x4444))
+    np.testing.assert_array_equal(run(a, b, zeros, c, types), run(a, b, named, c, types))
+    a[5, 3] = 0x3C00
+    with pytest.raises(EmulatorError, match="metadata name elements twice"):
+        run(a, b, zeros, c, types)
+
+
 def test_metadata_that_name_an_element_twice_are_an_error() -> None:
     types = ("f32", "f16", "f16")
     a, b, c, _, _ = case(types, 16)

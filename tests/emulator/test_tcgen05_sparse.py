@@ -348,6 +348,24 @@ def test_wrong_metadata_are_errors(which):
         run_cuda(source, "kernel", 1, 128, [*images, c.astype(np.float32)], ARCHITECTURE, hazards=True)
 
 
+def test_a_chunk_of_zeros_may_have_a_nibble_of_zeros():
+    """As CUTLASS's compressor writes them; a value that is not zero needs a place."""
+    a, b, c, _, _ = small_case()
+    nibbles, places = chosen_places(M, 32, 16, 20)
+    a[:, :4] = 0
+    dense = np.zeros((M, 32), np.int64)
+    np.put_along_axis(dense, places, a, axis=1)
+    nibbles[:, :2] = 0
+    words = metadata_words(nibbles, 16, np.arange(M), 0)
+    source = product_kernel("", 0, N, issue=issue("kind::f16", descriptor(M, N, 0, 0, 1) | 4, PLAIN))
+    d, images = c.astype(np.float32), [image_of_a(halves(a), words), PLAIN.image(halves(b), IMAGE)]
+    run_cuda(source, "kernel", 1, 128, [*images, d], ARCHITECTURE)
+    assert np.array_equal(d, dense @ b.T + c)
+    a[77, 3] = 1
+    with pytest.raises(emulator.EmulatorError, match="row 77 of A have the nibble 0b0000"):
+        run_cuda(source, "kernel", 1, 128, [image_of_a(halves(a), words), images[1], d], ARCHITECTURE)
+
+
 def test_metadata_that_are_refilled_during_a_product_are_a_hazard():
     a, b, c, words, _ = small_case()
     text = issue("kind::f16", descriptor(M, N, 0, 0, 1) | 4, PLAIN) + "\n    } tmem_st(mine + 256, 0x44444444u); wait_st(); if (t == 0) {"

@@ -184,7 +184,7 @@ class _Multiply:
         if self.metadata is not None:
             # Each row of A selects other rows of B, so every row is multiplied separately.
             places, source = self.metadata
-            own = places.read(source if lanes is None else source[lanes])
+            own = places.read(source if lanes is None else source[lanes], a)
             if self.packed:
                 own = np.stack([2 * own, 2 * own + 1], axis=-1).reshape(*own.shape[:2], -1)
             chosen = np.take_along_axis(b[:, None], own[:, :, None], axis=3)

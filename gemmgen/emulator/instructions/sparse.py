@@ -58,8 +58,9 @@ class Metadata:
     def _lanes_of_quad(self) -> int:
         return self._parts * (2 if self.element_bits == 8 else 1)
 
-    def read(self, words: np.ndarray) -> np.ndarray:
-        """Values of k that each element of A belongs to, [warps, 16, elements of a row], from a register of all lanes."""
+    def read(self, words: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """Values of k that each element of A belongs to, [warps, 16, elements of a row], from a register of all lanes. ``a``: the
+        elements."""
         chunk, parts, lanes = self.chunk, self._parts, self._lanes_of_quad
         quads = np.ascontiguousarray(words).reshape(-1, WARP // _QUAD, _QUAD)
         chosen = quads[:, :, self.selector * lanes : (self.selector + 1) * lanes]
@@ -76,7 +77,11 @@ class Metadata:
             found: np.ndarray = (first + (of_row == _SECOND)).astype(np.int64)
             return found
         low, high = of_row & 3, of_row >> 2
-        if (low >= high).any() if self.inst.has("sp::ordered_metadata") else (low == high).any():
+        bad = low >= high if self.inst.has("sp::ordered_metadata") else low == high
+        if bad.any():
+            # Compressors write zeros for zeros.
+            bad &= (a.reshape(*of_row.shape, -1) != 0).any(axis=-1) | (of_row != 0)
+        if bad.any():
             raise UnknownInstruction("metadata name elements twice, or not in their order", instruction=self.inst)
         both: np.ndarray = np.stack([first + low, first + high], axis=-1).reshape(*of_row.shape[:2], -1).astype(np.int64)
         return both
@@ -95,13 +100,16 @@ def nibbles_of(words: np.ndarray, halves: bool) -> np.ndarray:
     return np.ascontiguousarray(parts.transpose(0, 3, 2, 1, 4)).reshape(len(words), 8)
 
 
-def sparse_places(nibbles: np.ndarray, depth: int) -> tuple[np.ndarray, tuple[int, int] | None]:
+def sparse_places(nibbles: np.ndarray, depth: int, a: np.ndarray, sign: int) -> tuple[np.ndarray, tuple[int, int] | None]:
     """Values of k of each element that A holds, [..., rows, elements], for an instruction whose dense form has a depth; and the first
-    nibble without a meaning, with its row."""
+    nibble without a meaning, with its row. ``a`` [rows, elements]: of each copy of A, one below the other; ``sign``: its bit in a code."""
     pairs = depth == 64
     one_of_two = depth == 8
     bad = ~np.isin(nibbles, (_FIRST, _SECOND) if one_of_two else _MEANINGFUL)
     wrong = None
+    if bad.any():
+        held = (a & ~a.dtype.type(sign)).reshape(-1, *nibbles.shape[-2:], a.shape[-1] // nibbles.shape[-1]).any(axis=-1)
+        bad &= held | (nibbles != 0)  # compressors write zeros for zeros
     if bad.any():
         place = tuple(np.argwhere(bad)[0])
         wrong = int(nibbles[place]), int(place[-2])

@@ -83,6 +83,8 @@ _KINDS = {
 }
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}
 _DTYPES = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "s8": np.int8}
+_SIGNS = {"f16": 1 << 15, "bf16": 1 << 15, "tf32": 1 << 31, "e4m3": 1 << 7, "e5m2": 1 << 7, "e2m3": 1 << 5, "e3m2": 1 << 5, "e2m1": 1 << 3}
+"""The sign's bit in a code."""
 _NARROW_BITS = {"e2m3": 6, "e3m2": 6, "e2m1": 4}
 _WITH_RESIDUES = {*residues.CODE_BITS, "s8", "u8"}
 """Types of factors that have a meaning over a finite field, and integers, whose sums are exact."""
@@ -305,11 +307,13 @@ class _Product:
                 sums = layout.gather([self.memory.data[cells.index] for cells in writes])
             else:
                 sums = np.zeros((form.m, form.n), np.uint32)
-            chosen = [self._chosen(cells, layout, form, who) for cells in metadata_cells]
+            a = load_a()
+            of_blocks = np.split(a, len(places)) if metadata_cells else []
+            chosen = [self._chosen(cells, layout, form, part, who) for cells, part in zip(metadata_cells, of_blocks, strict=True)]
             if scale_cells:
-                results = self._scaled_step(form, load_a(), load_b(), sums, scale_cells, who, chosen)
+                results = self._scaled_step(form, a, load_b(), sums, scale_cells, who, chosen)
             else:
-                results = self._by_copies(form, load_a(), load_b(), sums, np.concatenate(chosen, axis=1) if chosen else None)
+                results = self._by_copies(form, a, load_b(), sums, np.concatenate(chosen, axis=1) if chosen else None)
             for cells, values, lanes in zip(writes, layout.scatter(results), mask, strict=True):
                 self._write(cells, values, layout.lanes_used, lanes)
 
@@ -444,7 +448,7 @@ class _Product:
         lanes = LANES if layout.stationary else layout.extent[0]
         return [self._cells(lane, place, address, (lanes, _METADATA_COLUMNS), layout.bases) for place in places]
 
-    def _chosen(self, cells: Cells, layout: _Sums, form: Form, who: Lanes) -> np.ndarray:
+    def _chosen(self, cells: Cells, layout: _Sums, form: Form, a: np.ndarray, who: Lanes) -> np.ndarray:
         """Values of k of each element that a block's rows of A hold, [copies, rows, elements]."""
         halves = self.kind.depth <= _DEEPEST_SELECTED
         columns = np.array([form.selector]) if halves else np.arange(_METADATA_COLUMNS)
@@ -456,7 +460,7 @@ class _Product:
         self.memory.check_written(self.inst, who, cells, used)
         words = self.memory.data[cells.index]
         nibbles = np.stack([nibbles_of(words[np.ix_(rows, columns)], halves) for rows in lanes])
-        found, wrong = sparse_places(nibbles, self.kind.depth)
+        found, wrong = sparse_places(nibbles, self.kind.depth, a, _SIGNS.get(form.a, 0))
         if wrong is not None:
             self._fail(f"the metadata of row {wrong[1]} of A have the nibble 0b{wrong[0]:04b}, which has no meaning", int(who[0]))
         return found

@@ -311,7 +311,7 @@ class _Product:
         a = self._from_registers(groups) if self.a_registers else self._from_shared(groups, addresses[0], 0)
         if self.metadata is not None:
             # Values of k that elements of A belong to, [groups, 64, elements of a row].
-            places = self.metadata.read(self._take(self.input_registers[-1:], groups)).reshape(len(groups), ROWS, -1)
+            places = self.metadata.read(self._take(self.input_registers[-1:], groups), a).reshape(len(groups), ROWS, -1)
             if self._has_special(b):
                 return self._sums_by_row(a, b, sums, places)
             # Zeros of A add nothing to finite sums.
