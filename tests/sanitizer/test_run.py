@@ -564,6 +564,13 @@ def test_other_bytes_do_not_meet(order: StreamOrder) -> None:
     assert len(list(order.touch_bytes(order.enqueue(1, "work"), REGION, 10, 1, True))) == 1
 
 
+def test_neighbours_in_a_large_region_do_not_meet(order: StreamOrder) -> None:
+    large = replace(REGION, stop=REGION.start + (80 << 20))
+    assert not list(order.touch_bytes(order.enqueue(1, "work"), large, 0, 8388609, True))
+    assert not list(order.touch_bytes(order.enqueue(2, "work"), large, 8388609, 8388609, True))
+    assert len(list(order.touch_bytes(order.enqueue(3, "work"), large, 8388608, 1, True))) == 1
+
+
 def touched(kind: str, *elements: int) -> Touched:
     made = Touched.nothing_of(REGION)
     getattr(made, kind)[list(elements)] = True

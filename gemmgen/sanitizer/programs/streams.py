@@ -45,6 +45,8 @@ class _Access:
     kind: AccessKind
     flags: np.ndarray | None
     """Touched units, as bits from the multiple of eight at or below `first` on; None: all."""
+    span: range | None = None
+    """The bytes behind the region's start, if they are known: neighbours may share a unit of a large region."""
 
     @property
     def writes(self) -> bool:
@@ -59,6 +61,8 @@ class _Access:
         first, last = max(self.first, other.first), min(self.last, other.last)
         if first > last:
             return False
+        if self.span is not None and other.span is not None:
+            return self.span.start < other.span.stop and other.span.start < self.span.stop
         mine, theirs = self._within(first, last), other._within(first, last)
         return bool((mine & theirs).any())
 
@@ -161,7 +165,8 @@ class StreamOrder:
         """Work touches all bytes of a range, which begins `first` bytes behind the region's start."""
         if count > 0:
             unit = touched_unit(region.stop - region.start)
-            access = _Access(work, first // unit, (first + count - 1) // unit, "write" if writes else "read", None)
+            span = range(first, first + count)
+            access = _Access(work, first // unit, (first + count - 1) // unit, "write" if writes else "read", None, span)
             yield from self._touch(region.start, access)
 
     def touch(self, work: Work, touched: Touched) -> Iterator[Conflict]:
