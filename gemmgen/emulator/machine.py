@@ -191,7 +191,8 @@ class Machine:
                 self.program, block.index, self.binder, lambda inst: tracker is not None and tracker.follows(inst)
             )
             if runs:
-                functions, pieces = {}, []
+                functions: dict[int, native_runs.Function] = {}
+                pieces: list[Instruction | list[Instruction]] = []
                 for start, stop in native_runs.pieces_of(len(block.body), runs):
                     piece = list(block.body[start:stop])
                     if (start, stop) in runs:
