@@ -47,6 +47,11 @@ class Matrix:
         return columns * self.element_bytes // 16
 
     @property
+    def aligned_bytes(self) -> int:
+        """Bytes that the base pointer is a multiple of."""
+        return self.alignment * self.element_bytes
+
+    @property
     def element_bytes(self) -> int:
         return ELEMENTS[self.type].bytes
 

@@ -395,6 +395,10 @@ class WarpgroupLoop(WarpgroupInstruction):
         return 3 if self.scale_bytes else 1
 
     @property
+    def second_turn(self) -> int:
+        return self.first_turn + 1
+
+    @property
     def block_rows(self) -> int:
         """Rows of the result of one instruction."""
         return BLOCK_ROWS

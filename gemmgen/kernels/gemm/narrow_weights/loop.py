@@ -167,6 +167,11 @@ class Codes:
         return 1.0 if self.type_a not in BYTE_FLOATS else 2.0**-6 if self.floats else 2.0**-9
 
     @property
+    def factor_of_codes(self) -> float:
+        """Factor from such a value to the weight."""
+        return 1 / self.unit_of_codes
+
+    @property
     def product_type(self) -> str:
         """Type of the sums that the instruction makes."""
         return "int" if self.type_a == "s8" else "float"
