@@ -122,7 +122,8 @@ def parts_of(product: Product, numbers: Numbers, architecture: Architecture, sms
     if form.method != "warpgroups" or product.rows <= FEW_ROWS or form.slices > 1:
         return (product,)
     tiles, choices = ceil_div(product.n, TILE_COLUMNS), _rows_of_tiles(numbers)
-    best, chosen = _clocks(product, form.tile[0], sms), (product,)
+    best = _clocks(product, form.tile[0], sms)
+    chosen: tuple[Product, ...] = (product,)
     for rows in choices:
         bands = ceil_div(product.rows, rows)
         columns = tiles * bands // sms * sms // bands
