@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gemmgen.kernels.epilogue.operations import SECOND
 from gemmgen.kernels.family import Section
+from gemmgen.kernels.gemm.grouping import PlacedMatrix
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.strategies import part_of
 from gemmgen.kernels.matrix import Matrix
@@ -53,6 +54,8 @@ def _layout(matrix: Matrix) -> str:
         text += f"; pointer and {matrix.leading_dimension} are multiples of {matrix.alignment} elements"
     if matrix.batch_stride is not None:
         text += f"; {matrix.batch_stride} elements from one to the next of the {matrix.count}"
+    if isinstance(matrix, PlacedMatrix):
+        text += f"; at_{matrix.name.lower()} holds where each of the batch lies, sizes its extents and leading dimension"
     return text
 
 

@@ -67,6 +67,8 @@ def excluded(plan: GemmPlan) -> str:
         return "the plain kernel that instances are held against computes the functions of all outputs equally accurately"
     if any(not scale.tiled for scale in plan.scales) or plan.weight_bits < 8 * plan.matrix_b.element_bytes:
         return "the plain kernel that instances are held against has neither scales of float32 nor packed weights"
+    if plan.lie_anywhere or plan.own_scalars:
+        return "the plain kernel that instances are held against has one alpha, one beta, and matrices at strides"
     if getattr(plan.spec.mainloop, "accumulators", "f32") == "f16":
         return "sums in float16 have no meaning over the field"
     if plan.matrix_a.type == "f64":

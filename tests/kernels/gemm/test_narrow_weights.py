@@ -9,6 +9,7 @@ import pytest
 import gemmgen
 from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.dispatch.problems import read_problem
+from gemmgen.kernels.gemm.explain import explain
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
@@ -391,6 +392,13 @@ def test_weights_of_floats_give_the_reference(method: dict[str, Any], type: str,
 def test_mistakes_of_floats_are_found(type: str, codes: str, right: str, wrong: str) -> None:
     spec = with_loop(zeros=False, codes=codes, bits=4 if codes == "e2m1" else 8)
     assert not verified({**spec, "storage": {"a": type, "b": "u8", "c": "f32"}}, ("primes",), (right, wrong)).passed
+
+
+def test_floats_are_explained_as_floats() -> None:
+    plan = gemmgen.plan(with_loop(zeros=False, codes="e2m1"))
+    assert isinstance(plan, GemmPlan)
+    text = " ".join(line for section in explain(plan) for _, line in section.lines)
+    assert "scale times code, a float of 4 bits, e2m1" in text and "code - zero" not in text
 
 
 def test_turing_has_no_such_kernels() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import gemmgen
 from gemmgen.core.errors import PlanError
+from gemmgen.kernels.gemm.field import excluded
 from gemmgen.kernels.gemm.oracle import OUTSIDE_SIZES
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.runtime.emulation import EmulatorBackend
@@ -97,6 +98,12 @@ def test_batches_have_alpha_and_beta_for_each_product(spec: dict[str, Any]) -> N
 )
 def test_mistakes_of_factors_are_found(spec: dict[str, Any], right: str, wrong: str) -> None:
     assert not passes(spec, ("primes", "not-a-numbers and infinities"), (right, wrong))
+
+
+@pytest.mark.parametrize("spec", [HALVES, TILES, STRIDED], ids=["addresses", "f32-addresses", "factors"])
+def test_no_proof_over_the_field_is_claimed(spec: dict[str, Any]) -> None:
+    """The kernel that others are held against has neither addresses nor factors of each product."""
+    assert "one alpha, one beta, and matrices at strides" in excluded(gemmgen.plan(spec))
 
 
 @pytest.mark.parametrize(

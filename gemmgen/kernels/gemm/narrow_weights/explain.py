@@ -25,9 +25,12 @@ def _weights(plan: WeightPlan) -> Lines:
     loop = plan.loop
     scale = f"for each {loop.group} values of k of a column" if loop.group else "for each column"
     zero = "an integer beside it" if loop.zeros else str(2 ** (loop.bits - 1))
+    value = f"scale (code - zero), with codes of {loop.bits} bits"
+    if loop.floats:
+        value = f"scale times code, a float of {loop.bits} bits, {'e2m1' if loop.bits == 4 else 'e4m3'}"
     return (
-        ("value", f"scale (code - zero), with codes of {loop.bits} bits"),
-        ("scale", f"{scale}; zero: {zero}"),
+        ("value", value),
+        ("scale", scale if loop.floats else f"{scale}; zero: {zero}"),
         ("packed", f"16 bytes of a lane hold its part of {loop.unit_k} values of k of {PANEL} columns"),
     )
 
@@ -35,7 +38,7 @@ def _weights(plan: WeightPlan) -> Lines:
 def _mainloop(plan: WeightPlan) -> Lines:
     loop = plan.loop
     scaled = f"after every {loop.group} of k" if loop.group else "at the end"
-    exact = f"become code - zero, exactly, in registers; sums are scaled {scaled}, in float32"
+    exact = f"become {'floats' if loop.floats else 'code - zero'}, exactly, in registers; sums are scaled {scaled}, in float32"
     rounded = "become code - zero in registers, are scaled there, and rounded to the type of A"
     return (
         *loop.shown.lines,
