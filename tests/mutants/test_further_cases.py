@@ -91,6 +91,12 @@ MISTAKES = {
         "for (int distance = kWarps / 2; distance > 1; distance /= 2) {",
         "rows far below zero, and one element far above the others",
     ),
+    "columns beyond the last count for the largest result": (
+        "gemm/wgmma/quantised/fp8_amax",
+        "const int column = first_column + j * kMatrix;",
+        "const int column = first_column + j;",
+        "a bias that the last column's products outweigh",
+    ),
     "all elements that equal the k-th": (
         "rows/rows/topk_long",
         "return elements.count(whole_row, [&](unsigned order, int) { return order >= bound; });",

@@ -43,6 +43,8 @@ OFFSETS = ("empty groups", "groups of whole tiles", "rows behind the last group"
 """Cases for the ends of groups."""
 INFINITE_LINES = "lines of one infinity and zeros"
 """A case of lines that planes hold by their range of exponents, but for the infinity."""
+ONLY_BIAS = "a bias that the last column's products outweigh"
+"""A case for the largest result, which an activation makes smaller than the bias alone: columns beyond the last one must not count."""
 UNEQUAL_LINES = "crowds of lines too wide for planes, each of another size"
 """A case of whole tiles that the repair of planes computes: what it keeps of one sum's rounding is far larger than another sum."""
 
@@ -128,7 +130,7 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
     within the loop have to step over, with every stage filled again in each block of a cluster along k; more steps of one tile than the
     blocks of stream-K, so that some take two of them; more slices than a block adds up at a time, none of them empty. For products by
     planes, lines along k that hold nothing but zeros and an infinity, whose exponents alone do not tell that planes cannot hold them, and
-    crowds of such lines of very different size."""
+    crowds of such lines of very different size. For the largest result, a bias beside which the last column's products are far below 0."""
     decomposition, raster = plan.spec.decomposition, plan.spec.rasterization
     scalars = scalar_values(plan.sequence)["integers"]
     cases = []
@@ -136,6 +138,9 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
         size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.least_depth + plan.step_k))
         cases.append(case_of(INFINITE_LINES, packed(plan, size, batch=2), scalars, "nonfinite"))
         cases.append(case_of(UNEQUAL_LINES, packed(plan, size, batch=1), scalars, "reals"))
+    if plan.spec.amax != "none" and any(argument.name == "bias" for argument in plan.sequence.arrays):
+        size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.step_k))
+        cases.append(case_of(ONLY_BIAS, packed(plan, size, batch=GROUPS if plan.grouped else 1), scalars, "integers"))
     if 1 < raster.group <= _WIDEST_BAND:
         across_m = (plan.major if raster.along == "minor" else plan.minor) == "m"
         tiles = (raster.group, 1) if across_m else (1, raster.group)  # and one tile more, which the last band has alone
@@ -292,6 +297,11 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         factors = np.resize(rng.permutation([0.0, 1.0, -2.0, 3.0] if case.data != "reals" else [0.0, 1.25, -0.7]), shape)
         factors[: case.data == "nonfinite"] = 0.0  # beside NaN that is not read
         return factors
+    if case.name == ONLY_BIAS and name in ("A", "B", "bias", "amax"):
+        values = np.full(shape, 1.0 if name == "A" else 0.0)
+        if name in ("B", "bias"):
+            values[..., -1] = -1.0 if name == "B" else 4.0
+        return values
     if name == "amax":
         return rng.choice([0.0, 0.0, 1e6], shape)
     if any(store.argument.name == name and store.output.reduce for step in plan.epilogue for store in step.stores):
