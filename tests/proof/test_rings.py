@@ -181,10 +181,39 @@ def test_a_mistake_in_slices_of_k_is_not_proved(mistake: str) -> None:
     assert "progress" not in prove_kernel(sequence, sequence.launches[0], mutant, SECONDS_OF_SLICES).proved
 
 
+GUARD = r"setp\.ge\.s32(\s+%p\d+, %r\d+, %r\d+;\s*(?:\.loc[^;\n]*\n\s*)*@%p\d+ bra)"
+PARTIAL_SUM = r"st\.global\.v2\.f32\s*\[(%rd\d+)(\+\d+)?\]"
+
+
+def farther(which: int, bytes_: int) -> Callable[[str], str]:
+    """Stores a partial sum so many bytes farther."""
+    return changed(PARTIAL_SUM, lambda m: f"st.global.v2.f32 [{m[1]}+{int((m[2] or '+0')[1:]) + bytes_}]", which)
+
+
+OF_ROWS: dict[str, Callable[[str], str]] = {
+    "a slice too many": changed(GUARD, lambda m: f"setp.gt.s32{m[1]}", 0),
+    "a row too many": changed(GUARD, lambda m: f"setp.gt.s32{m[1]}", 1),
+    "a column too many": changed(GUARD, lambda m: f"setp.gt.s32{m[1]}", 2),
+    "rows as long as multiples of 2": lambda ptx: re.sub(r"(and\.b32 \s*%r\d+, %r\d+,) -4;", r"\1 -2;", ptx),
+    "rows of any length": lambda ptx: re.sub(r"(and\.b32 \s*%r\d+, %r\d+,) -4;", r"\1 -1;", ptx),
+    "a pair that is not aligned": farther(0, 4),
+    "a pair in the next columns": farther(3, 8),
+    "a pair far away": farther(7, 1024),
+}
+
+
+@pytest.mark.parametrize("mistake", OF_ROWS)
+def test_a_mistake_in_partial_sums_is_not_proved(mistake: str) -> None:
+    sequence, ptx = kernel_with_slices()
+    mutant = OF_ROWS[mistake](ptx)
+    assert mutant != ptx
+    assert "memory" not in prove_kernel(sequence, sequence.launches[0], mutant, SECONDS_OF_SLICES).proved
+
+
 def test_slices_of_k_are_proved() -> None:
     sequence, ptx = kernel_with_slices()
     proof = prove_kernel(sequence, sequence.launches[0], ptx, SECONDS_OF_SLICES)
-    assert {"races", "progress", "initialised"} <= set(proof.proved), [each.reasons for each in proof.properties]
+    assert {"memory", "races", "progress", "initialised"} <= set(proof.proved), [each.reasons for each in proof.properties]
 
 
 def test_shared_memory_must_be_as_large_as_the_ring() -> None:
