@@ -49,16 +49,13 @@ def _divided(term: z3.ArithRef, size: int) -> list[z3.ArithRef] | None:
     """The parts of a sum, each divided by a number that all of them are multiples of."""
     found: list[z3.ArithRef] = []
     for part in _summands(term):
-        if z3.is_int_value(part):
-            number, rest = part.as_long(), []
-        else:
-            factors = part.children() if part.decl().kind() == z3.Z3_OP_MUL else [part]
-            number, rest = 1, []
-            for factor in factors:
-                if z3.is_int_value(factor):
-                    number *= factor.as_long()
-                else:
-                    rest.append(factor)
+        number = 1
+        rest: list[z3.ArithRef] = []
+        for factor in part.children() if part.decl().kind() == z3.Z3_OP_MUL else [part]:
+            if z3.is_int_value(factor):
+                number *= factor.as_long()
+            else:
+                rest.append(factor)
         if number % size:
             return None
         left = number // size
