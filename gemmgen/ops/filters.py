@@ -55,7 +55,8 @@ class Filter:
         if self._tap_sums is None:
             from gemmgen.kernels.conv2d.layouts import tap_sums
 
-            self._tap_sums = tap_sums(self.source)
+            source: Any = self.source
+            self._tap_sums = tap_sums(source)
         return cast("Array", self._tap_sums)
 
     def ordered(self, order: str) -> Array:
@@ -75,7 +76,8 @@ class Filter:
         if array is None:
             from gemmgen.kernels.conv2d.layouts import reorder_filter
 
-            array = self._ordered[order] = reorder_filter(self.source, cast("FilterOrder", order))
+            source: Any = self.source
+            array = self._ordered[order] = reorder_filter(source, cast("FilterOrder", order))
         return cast("Array", array)
 
 

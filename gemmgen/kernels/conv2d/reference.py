@@ -85,7 +85,7 @@ def reference(
     kind = spec.input.type
     whole = kind in ("s8", "u8")
     held = np.int64 if whole else np.float64
-    filters = restore_filter(to_numbers(kind if kind != "u8" else "s8", arrays["filter"]).astype(held), order)
+    filters: Any = restore_filter(to_numbers(kind if kind != "u8" else "s8", arrays["filter"]).astype(held), order)
     filters = filters if filters.ndim == 4 else nchw32_to_nchw(filters)
     if order == "fragments":
         filters = within_groups(filters, problem["c"] // problem["groups"])
