@@ -162,6 +162,8 @@ def test_wrong_calls_of_the_driver_are_refused(toolkit: Toolkit, capfd: pytest.C
         "release 0 201 destroyed 709 709 709 709",
         "stream 709 pop 0 none 201 201 201",
         "again 0 0 0 0 0",
+        "current 0 stream 0 True",
+        "pool 0 default stream 201 free 0",
     ]
     (finding,) = report.findings
     assert finding.code == "copy-out-of-bounds" and report.kernels["f"].launches == 2 and report.status == 0

@@ -74,3 +74,12 @@ print("in the primary context", launch(function), driver.cuModuleUnload(module),
 print("release", driver.cuDevicePrimaryCtxRelease_v2(0), driver.cuDevicePrimaryCtxRelease_v2(0), "destroyed", *tried(), launch(function))
 print("stream", driver.cuStreamSynchronize(stream), "pop", driver.cuCtxPopCurrent_v2(ctypes.byref(first)), "none", *tried())
 print("again", driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), driver.cuCtxSetCurrent(context), *tried())
+
+# Memory in the order of a stream needs no current context: the stream has one.
+pool = ctypes.c_void_p()
+driver.cuStreamCreate(ctypes.byref(stream), 0)
+driver.cuMemGetDefaultMemPool(ctypes.byref(pool), None, 1)
+print("current", driver.cuCtxSetCurrent(None), "stream", driver.cuStreamGetCtx(stream, ctypes.byref(found)), found.value == context.value)
+taken = driver.cuMemAllocFromPoolAsync(ctypes.byref(memory), ctypes.c_size_t(64), pool, stream)
+refused = driver.cuMemAllocFromPoolAsync(ctypes.byref(first), ctypes.c_size_t(64), pool, None)
+print("pool", taken, "default stream", refused, "free", driver.cuMemFreeAsync(memory, stream))

@@ -47,6 +47,7 @@ Result without_any_context() { return made_contexts.empty() && !lives(primary())
 #define INITIALISED ANYWHERE if (Result error = uninitialised()) return error;
 #define WITH_HANDLE ANYWHERE if (Result error = without_any_context()) return error;
 #define IN_CONTEXT ANYWHERE if (Result error = without_context()) return error;
+#define IN_CONTEXT_OF(stream) ANYWHERE if (Result error = stream ? CUDA_SUCCESS : without_context()) return error;
 
 // The driver's codes are the runtime's, but for these.
 Result of(Error error) {
@@ -395,7 +396,7 @@ API Result cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream stream) 
   return of(allocate_in_stream((void**)pointer, bytes, stream, "cuMemAllocAsync"));
 }
 API Result cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUmemoryPool, CUstream stream) {
-  IN_CONTEXT
+  IN_CONTEXT_OF(stream)
   return of(allocate_in_stream((void**)pointer, bytes, stream, "cuMemAllocFromPoolAsync"));
 }
 API Result cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned) { IN_CONTEXT return of(allocate((void**)pointer, bytes, MANAGED, "cuMemAllocManaged")); }
@@ -412,7 +413,7 @@ API Result cuMemFree(CUdeviceptr pointer) {
   return of(release(pointer_of(pointer), "cuMemFree"));
 }
 API Result cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-  IN_CONTEXT
+  IN_CONTEXT_OF(stream)
   return of(in_stream(stream, [=](cudaStream_t stream) { return release(pointer_of(pointer), "cuMemFreeAsync", stream); }));
 }
 // A range of addresses is memory from its reservation on; physical memory that is mapped there has no place of its own.
@@ -480,6 +481,10 @@ API Result cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice) { *pool = (CUmemoryP
 API Result cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice) { *pool = (CUmemoryPool)&primary_context; return CUDA_SUCCESS; }
 API Result cuDeviceSetMemPool(CUdevice, CUmemoryPool) { return CUDA_SUCCESS; }
 API Result cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps*) { *pool = (CUmemoryPool)&primary_context; return CUDA_SUCCESS; }
+API Result cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation*, CUmemAllocationType) { return cuDeviceGetDefaultMemPool(pool, 0); }
+API Result cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation*, CUmemAllocationType) { return cuDeviceGetDefaultMemPool(pool, 0); }
+API Result cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc*, size_t) { return CUDA_SUCCESS; }
+API Result cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool, CUmemLocation*) { *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE; return CUDA_SUCCESS; }
 API Result cuMemPoolDestroy(CUmemoryPool) { return CUDA_SUCCESS; }
 API Result cuMemPoolTrimTo(CUmemoryPool, size_t) { return CUDA_SUCCESS; }
 API Result cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void*) { return CUDA_SUCCESS; }
@@ -562,7 +567,11 @@ API Result cuStreamQuery(CUstream stream) { WITH_HANDLE return of(cudaStreamQuer
 API Result cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) { WITH_HANDLE return of(cudaStreamWaitEvent(stream, event, flags)); }
 API Result cuStreamGetFlags(CUstream stream, unsigned* flags) { WITH_HANDLE return of(cudaStreamGetFlags(stream, flags)); }
 API Result cuStreamGetPriority(CUstream stream, int* priority) { WITH_HANDLE return of(cudaStreamGetPriority(stream, priority)); }
-API Result cuStreamGetCtx(CUstream, CUcontext* found) { IN_CONTEXT *found = current(); return CUDA_SUCCESS; }
+API Result cuStreamGetCtx(CUstream stream, CUcontext* found) {
+  IN_CONTEXT_OF(stream)
+  *found = current() ? current() : primary();
+  return CUDA_SUCCESS;
+}
 API Result cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) { IN_CONTEXT return of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal)); }
 API Result cuStreamEndCapture(CUstream stream, CUgraph* graph) { IN_CONTEXT return of(cudaStreamEndCapture(stream, graph)); }
 API Result cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) { WITH_HANDLE return of(cudaStreamIsCapturing(stream, (cudaStreamCaptureStatus*)status)); }
