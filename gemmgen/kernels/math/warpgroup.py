@@ -390,15 +390,6 @@ class WarpgroupLoop(WarpgroupInstruction):
     """True if A is 2:4 sparse: its tiles hold half of the values along k, and metadata come with them."""
 
     @property
-    def first_turn(self) -> int:
-        """The first of two named barriers of groups that take turns; with block scales, those before are for the stores of groups."""
-        return 3 if self.scale_bytes else 1
-
-    @property
-    def second_turn(self) -> int:
-        return self.first_turn + 1
-
-    @property
     def block_rows(self) -> int:
         """Rows of the result of one instruction."""
         return BLOCK_ROWS

@@ -118,7 +118,7 @@ def warpgroup_loop(
         type_a=multiplied.types[0],
         type_b=multiplied.types[1],
         kept_sums=multiplied.kept_sums,
-        staggered=mainloop.consumers == 2 and (multiplied.staggered or _adds_in_turns(spec, mainloop)),
+        staggered=mainloop.consumers == 2 and multiplied.staggered,
         staging=None,
         promote_steps=promoted_depth(spec, mainloop) // tile.k,
         registers=None,
@@ -141,7 +141,7 @@ def warpgroup_loop(
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]
         shares = MOVING_REGISTERS[mainloop.consumers] if spec.grouping.gathered or spec.scales.given else shares
-        loop = replace(loop, registers=PLANES_REGISTERS if multiplied.staggered and loop.staggered else shares)
+        loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         turned = spec.order == "column_major"
         parts = loop.cluster_k if finish_all(spec) else 1
@@ -164,11 +164,6 @@ def warpgroup_loop(
 def finish_all(spec: GemmSpec) -> bool:
     """True if each block of a cluster along k finishes a part of a tile's columns."""
     return isinstance(spec.decomposition, SplitKCluster) and spec.decomposition.finish == "all"
-
-
-def _adds_in_turns(spec: GemmSpec, mainloop: WgmmaMainloop) -> bool:
-    """True if one group's products are made while the other scales and adds up its own."""
-    return bool(spec.scales.given) and mainloop.schedule == "cooperative" and mainloop.product_sets == 1
 
 
 def _column_bytes(spec: GemmSpec, matrix: Matrix, columns: int) -> int:
