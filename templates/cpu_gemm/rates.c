@@ -1,4 +1,4 @@
-// What a processor does at most: fused multiply-adds that wait for nothing, and reads of memory that is in no cache.
+// Peak rates of a processor: independent fused multiply-adds, and reads of memory that no cache holds.
 #include <stddef.h>
 
 typedef float vector __attribute__((vector_size(VECTOR_BYTES)));
