@@ -3,7 +3,7 @@
 ``python -m measurements.all_data slips|library|classes|times [--jobs J] [--seconds S] [--journal FILE]`` writes a line of JSON for each
 item as it is done, and leaves out those that the journal has. ``python -m measurements.all_data report FILE ...`` sums journals up;
 ``evidence FILE ...`` prints the library's records of the field from them, of each instance that of the first file;
-``table FILE ...`` prints the times, ``classes-table FILE ...`` the classes.
+``table FILE ...`` prints the times, of each instance those of the first file that has them, ``classes-table FILE ...`` the classes.
 """
 
 from __future__ import annotations
@@ -216,22 +216,30 @@ def _seconds(run: Callable[[], object]) -> float:
 
 def times_table(journals: list[Path]) -> str:
     """Ratios by unit, and every instance's, as the file of a measurement."""
-    own = [record for record in records(journals) if record["run"] == "times"]
+    newest = {record["item"][0]: record for journal in reversed(journals) for record in records([journal]) if record["run"] == "times"}
+    own = list(newest.values())
     done = sorted((record for record in own if "ratio" in record), key=lambda record: -record["ratio"])
     summary = {}
     for kind in sorted({record["kind"] for record in done}):
         ratios = [record["ratio"] for record in done if record["kind"] == kind]
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        of_all_runs = [record["ratio"] * record["runs"] for record in done if record["kind"] == kind]
         summary[kind] = {
             "instances": len(ratios),
-            "geometric_mean": round(mean, 2),
+            "geometric_mean": _mean(ratios),
             "worst": ratios[0],
-            "above_bar": sum(r > _BARS[kind] for r in ratios),
+            "above_bar": [record["item"][0] for record in done if record["kind"] == kind and record["ratio"] > _BARS[kind]],
+            "all_runs_mean": _mean(of_all_runs),
+            "all_runs_worst": round(max(of_all_runs), 2),
         }
-    keys = ("kind", "ratio", "all_runs_ratio", "runs", "case_seconds", "field_seconds")
+    keys = ("kind", "ratio", "runs", "case_seconds", "field_seconds")
     instances = [{"instance": record["item"][0], **{key: record[key] for key in keys if key in record}} for record in done]
     left_out = {record["item"][0]: record.get("skipped", record.get("failed", "")) for record in own if "ratio" not in record}
     return json.dumps({"measured": timed.__doc__, "summary": summary, "instances": instances, "left_out": left_out}, indent=1) + "\n"
+
+
+def _mean(ratios: list[float]) -> float:
+    """The geometric mean."""
+    return round(math.exp(sum(map(math.log, ratios)) / len(ratios)), 2)
 
 
 _BARS = {"FFMA": 3.5, "tensor core": 1.3, "reduction": 3.5, "elementwise": 3.5}

@@ -213,7 +213,7 @@ def _run(
         if piece.array.reads:
             _fill(plan, case, reference.types.get(name, piece.array.type), piece, rng, case.generator(index))
     if (derived := getattr(reference.oracle, "derived", None)) is not None:
-        for name, values in derived(plan, {name: piece.view for name, piece in memory.items()}).items():
+        for name, values in derived(plan, case, {name: piece.view for name, piece in memory.items()}).items():
             memory[name].view[...] = values
     scalars = _scalars(plan, rng)
     before = {name: piece.view.copy() for name, piece in memory.items()}

@@ -11,6 +11,7 @@ from sampling import ALL
 import gemmgen
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator import residues
+from gemmgen.kernels import part
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.digests import program_digests
@@ -200,6 +201,19 @@ def test_slips_in_convolutions_of_integers_are_caught(name):
     report = judged(Slip(name, old, text))
     assert isinstance(report, FieldReport)
     assert report.outcome == "wrong"
+
+
+def test_convolutions_over_the_field_have_results():
+    """Problems of fixed filters, larger than some cases' images, among them."""
+    for name in (name for name in shipped_specs() if name.startswith("conv2d/")):
+        for case in part("conv2d", "field").field_cases(plan_of(name)):
+            assert case.dimensions["p"] * case.dimensions["q"] > 0, (name, case.name)
+
+
+@pytest.mark.parametrize("name", ["conv2d/direct/depthwise/first_layer", "conv2d/wgmma/f16/windows_64x384"])
+def test_filters_with_more_places_than_elements_are_claimed(name):
+    """Lanes of ``mma.sync`` hold zeros beside a row's taps; windows need images that are wider than the filter."""
+    assert verify_field(plan_of(name), bits=1).outcome == "passed"
 
 
 def test_there_are_420_slips():

@@ -5,6 +5,7 @@ are integers, or there is a zero point or a further operand, the same kernel com
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from gemmgen.emulator import residues
 from gemmgen.kernels.conv2d.direct import DirectPlan
-from gemmgen.kernels.conv2d.layouts import nchw32_to_nchw, reorder_filter, restore_filter, tap_sums
+from gemmgen.kernels.conv2d.layouts import nchw32_to_nchw, plain_filters, reorder_filter, restore_filter, tap_sums
 from gemmgen.kernels.conv2d.oracle import each_case
 from gemmgen.kernels.conv2d.reference import from_nchw, to_nchw
 from gemmgen.kernels.conv2d.results import FinishingPlan
@@ -73,14 +74,16 @@ def _finishing_spec(plan: FinishingPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: FinishingPlan) -> list[Case]:
-    """A filter of 3 x 3 with a border, where the instance takes one, and several tiles or strips of which the last is cut."""
+    """A filter of 3 x 3 with a border, where the instance takes one, and several tiles or strips of which the last is cut; else the
+    problem with most pixels. Problems without a result, as of an image that is smaller than an instance's filter, would show nothing."""
     cases: dict[str, Case] = {}
-    for case in each_case(plan):
+    for case in (case for case in each_case(plan) if case.dimensions["p"] * case.dimensions["q"] > 0):
         cases.setdefault(case.name, case)
         if _BORDERED[0] in cases and _CUT[0] in cases:
             break
-    found = [next((cases[name] for name in names if name in cases), None) for names in (_BORDERED, _CUT)]
-    return [case for case in found if case is not None] or [next(iter(cases.values()))]
+    most = max(cases, key=lambda name: math.prod(cases[name].dimensions[extent] for extent in "npq"))
+    found = [next(name for name in (*names, most) if name in cases) for names in (_BORDERED, _CUT)]
+    return [cases[name] for name in dict.fromkeys(found)]
 
 
 def excluded(plan: FinishingPlan) -> str:
@@ -107,9 +110,8 @@ def polynomial(
 
 def parts(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]) -> Iterator[FieldPart]:
     """The whole problem, its arrays in the layouts of the direct kernel."""
-    spec, channels = plan.spec, case.dimensions["k"]
-    filters = restore_filter(arrays["filter"], plan.filter_order)
-    filters = (filters if filters.ndim == 4 else nchw32_to_nchw(filters))[:channels]
+    spec = plan.spec
+    filters = plain_filters(arrays["filter"], plan.filter_order, case.dimensions)
     given = {"x": _nhwc(to_nchw(arrays["x"], spec.input.layout)), "filter": np.asarray(reorder_filter(filters, "taps"))}
     if "z" in arrays:
         given["z"] = _nhwc(to_nchw(arrays["z"], spec.output.layout))
@@ -203,8 +205,10 @@ def _nhwc(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(values.transpose(0, 2, 3, 1))
 
 
-def derived(plan: FinishingPlan, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Sums over the filter, which the caller computes from it."""
+def derived(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """What the caller makes of a filter: zeros wherever an order of lanes has more places than the filter elements, and sums of taps."""
+    if plan.filter_order in ("fragments", "group_fragments", "tap_rows"):
+        return {"filter": reorder_filter(plain_filters(arrays["filter"], plan.filter_order, case.dimensions), plan.filter_order)}
     if "tap_sums" not in arrays:
         return {}
     filters = restore_filter(arrays["filter"], plan.filter_order)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
 CHANNELS = 32
@@ -237,6 +237,19 @@ def _restored(filter: Any, order: FilterOrder) -> Any:
     inverse = [forward.index(channel) for channel in range(CHANNELS)]
     grouped = filter.reshape(blocks, r, s, k // CHANNELS, CHANNELS, CHANNELS)[:, :, :, :, inverse]
     return _contiguous(_permuted(grouped, (3, 4, 0, 1, 2, 5)).reshape(k, blocks, r, s, CHANNELS))
+
+
+def plain_filters(filter: Any, order: FilterOrder, problem: Mapping[str, int]) -> Any:
+    """The filters (k, c / groups, r, s) of a problem, of those in an order of instances."""
+    filters: Any = restore_filter(filter, order)
+    filters = filters if filters.ndim == 4 else nchw32_to_nchw(filters)
+    if order == "fragments":
+        filters = within_groups(filters, problem["c"] // problem["groups"])
+    if order == "group_fragments":
+        filters = filters[:, : problem["c"] // problem["groups"]]
+    if order == "tap_rows":
+        filters = within_rows(filters, problem["c"], problem["s"])
+    return filters[: problem["k"]]
 
 
 def tap_sums(filter: ArrayT) -> ArrayT:

@@ -16,10 +16,8 @@ from gemmgen.kernels.conv2d.layouts import (
     nchw4_to_nchw,
     nchw32_to_nchw,
     nchw_to_nchw32,
-    restore_filter,
+    plain_filters,
     tap_sums,
-    within_groups,
-    within_rows,
 )
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add, spread
@@ -85,15 +83,7 @@ def reference(
     kind = spec.input.type
     whole = kind in ("s8", "u8")
     held = np.int64 if whole else np.float64
-    filters: Any = restore_filter(to_numbers(kind if kind != "u8" else "s8", arrays["filter"]).astype(held), order)
-    filters = filters if filters.ndim == 4 else nchw32_to_nchw(filters)
-    if order == "fragments":
-        filters = within_groups(filters, problem["c"] // problem["groups"])
-    if order == "group_fragments":
-        filters = filters[:, : problem["c"] // problem["groups"]]
-    if order == "tap_rows":
-        filters = within_rows(filters, problem["c"], problem["s"])
-    filters = filters[: problem["k"]]
+    filters = plain_filters(to_numbers(kind if kind != "u8" else "s8", arrays["filter"]).astype(held), order, problem)
     x = to_nchw(to_numbers(kind, arrays["x"]).astype(held), spec.input.layout)
     total: Any = convolution(x, filters, problem) if whole else sums(x, filters, problem)
     lost = error * sums(magnitude(kind, x), magnitude(kind, filters), problem) + SMALLEST if error else np.zeros(total.shape)
