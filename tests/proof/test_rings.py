@@ -191,7 +191,7 @@ def farther(which: int, bytes_: int) -> Callable[[str], str]:
 
 
 OF_ROWS: dict[str, Callable[[str], str]] = {
-    "a slice too many": changed(GUARD, lambda m: f"setp.gt.s32{m[1]}", 0),
+    "a slice too many": changed(TURNS, lambda m: f"setp.le.s32{m[1]}", 1),
     "a row too many": changed(GUARD, lambda m: f"setp.gt.s32{m[1]}", 1),
     "a column too many": changed(GUARD, lambda m: f"setp.gt.s32{m[1]}", 2),
     "rows as long as multiples of 2": lambda ptx: re.sub(r"(and\.b32 \s*%r\d+, %r\d+,) -4;", r"\1 -2;", ptx),
