@@ -210,7 +210,7 @@ def test_a_timed_point_is_taken_for_its_problem_and_those_near(tmp_path, timed, 
     # A point that the model does not expect to be the fastest has been, by a time that its tiles allow.
     fastest = sorted(row.points, key=lambda name: row.models[name])[1]
     least = min(row.models.values())
-    rows = (replace(row, times={**row.models, fastest: 0.6 * least}),)
+    rows = (replace(row, times={**row.models, fastest: 0.5 * least}),)
     choice = choose_by(replace(table, rows=rows), parse_problem(problem), device("H200"))
     assert choice.chosen.source == source
     assert choice.chosen.candidate.spec == dict(row.fastest_points)[fastest]
