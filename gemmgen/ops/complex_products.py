@@ -1,4 +1,4 @@
-"""Products of complex matrices by four products of real ones."""
+"""Products of complex matrices, computed as four products of real matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmgen.ops.arrays import is_torch, type_word
 PARTS = {"complex64": "float32", "complex128": "float64"}
 """Types of real and imaginary parts."""
 WHOLES = {part: word for word, part in PARTS.items()}
-"""Types of complex numbers by that of their parts."""
+"""Types of complex numbers, by the type of their parts."""
 
 
 @lru_cache(maxsize=64)
@@ -28,8 +28,8 @@ def is_complex(array: Any) -> bool:
 
 
 def multiply(real_product: Callable[..., Any], a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
-    """alpha a b + beta out of complex64 or complex128, of which one factor may be real; ``real_product``: that of real arrays, which takes
-    ``out``, ``alpha`` and ``beta``. Raises ``LaunchError``."""
+    """The product alpha a b + beta out in complex64 or complex128. One factor may be real. ``real_product`` multiplies real arrays and
+    takes ``out``, ``alpha`` and ``beta``. Raises ``LaunchError``."""
     words = {type_word(one) for one in (a, b)}
     complex_words = words & set(PARTS)
     part = PARTS[next(iter(complex_words))]
@@ -52,7 +52,7 @@ def multiply(real_product: Callable[..., Any], a: Any, b: Any, out: Any, alpha: 
 
 
 def _parts(array: Any) -> tuple[Any, Any]:
-    """Real and imaginary parts, each without gaps; None for the latter of real numbers."""
+    """Contiguous real and imaginary parts; the imaginary part of a real array is None."""
     if not is_complex(array):
         return array, None
     if is_torch(array):
@@ -65,7 +65,7 @@ def _parts(array: Any) -> tuple[Any, Any]:
 
 
 def _joined(real: Any, imaginary: Any, out: Any, alpha: complex, beta: complex) -> Any:
-    """alpha (real + i imaginary) + beta out, by the arrays' library."""
+    """The array alpha (real + i imaginary) + beta out, which the arrays' library computes."""
     if is_torch(real):
         result = sys.modules["torch"].complex(real, imaginary)
     else:

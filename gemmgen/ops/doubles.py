@@ -33,7 +33,7 @@ CALLS = 1024
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel as far as a call decides about it."""
+    """The properties of a call that determine its kernel."""
 
     precision: str
     rows: tuple[bool, bool]
@@ -46,12 +46,12 @@ class Call:
 
 
 def is_deep(a: Any) -> bool:
-    """True if sums of so many products could exceed what the kernels hold: callers then take those of float64."""
+    """True if k is too large for the kernels' sums. Callers then multiply in float64."""
     return getattr(a, "ndim", 0) >= 2 and a.shape[-1] > LARGEST_K
 
 
 def multiply_scaled(a: Any, b: Any, precision: str, out: Any, scalars: tuple[float, float], stream: Stream | None) -> Any:
-    """alpha a b + beta out, of matrices or of batches of them, product by product; a product is rounded before it is scaled and added.
+    """The array alpha a b + beta out of matrices or batches, product by product. Each product is rounded before it is scaled and added.
     Raises ``LaunchError``."""
     alpha, beta = scalars
     for name, factor in (("a", a), ("b", b)):
@@ -67,7 +67,7 @@ def multiply_scaled(a: Any, b: Any, precision: str, out: Any, scalars: tuple[flo
     try:
         batch = broadcast_shape(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
     except ValueError:
-        raise LaunchError(f"matmul: a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)} have other batches") from None
+        raise LaunchError(f"matmul: a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)} have batches of different shapes") from None
     shape = (*batch, a.shape[-2], b.shape[-1])
     if out is not None and (tuple(out.shape) != shape or layout_of(view_of(out, "out", None, written=True)).type != DOUBLE):
         raise LaunchError(f"matmul: out has shape {tuple(out.shape)} and elements {type_word(out)}, need {shape} and float64")
@@ -89,14 +89,14 @@ def multiply_scaled(a: Any, b: Any, precision: str, out: Any, scalars: tuple[flo
 
 
 def broadcast_shape(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
-    """The batch of two batches, by NumPy's rules. Raises ``ValueError``."""
+    """The shape that two batches broadcast to, by NumPy's rules. Raises ``ValueError``."""
     import numpy as np
 
     return np.broadcast_shapes(first, second)
 
 
 def product_places(batch: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The indices of a batch's products; one that is empty where there is no batch."""
+    """The indices of a batch's products; one empty index if there is no batch."""
     import numpy as np
 
     return np.ndindex(*batch)

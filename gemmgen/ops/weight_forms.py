@@ -172,7 +172,7 @@ class Timed:
     """Timed forms on one layer."""
 
     kind: str
-    """As ``kind_of`` says."""
+    """Kind of the forms, as ``kind_of`` returns it."""
     rows: int
     """Rows of the forms' tiles."""
     bits: int
@@ -203,8 +203,8 @@ def costs() -> Costs:
 
 
 def kind_of(forms: Sequence[Form]) -> str:
-    """The kind of forms that a fit is for: their method, or ``alone`` for those that stream weights in blocks without clusters, of which
-    the best are others."""
+    """The kind of forms that share a fit: their method, or ``alone`` for streams of weights in blocks without clusters, whose best forms
+    differ."""
     method = forms[0].method
     return "alone" if method == "streams" and all(form.slices == 1 for form in forms) else method
 

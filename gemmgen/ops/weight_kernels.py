@@ -26,14 +26,14 @@ STREAMED_ROWS = 16
 TILE_COLUMNS, TILE_ROWS = 128, tuple(range(256, 56, -8))
 """Columns of tiles of many rows, and the rows that they may have."""
 MOST_DIVIDED = 128
-"""Most rows of a tile whose k blocks of a cluster divide: they keep its sums in shared memory."""
+"""Most rows of a tile if blocks of a cluster divide k, because they keep its sums in shared memory."""
 TILE_OVERHEAD = 75
-"""Time of a tile of many rows that does not depend on their number, in rows: for k = 4096, an H200 takes 48.4 us for a tile of 256 rows on
-each of its SMs, 35.2 for 176 and 29.8 for 128."""
+"""Constant part of a tile's time, in rows: for k = 4096, an H200 takes 48.4 us for a tile of 256 rows on each of its SMs, 35.2 for 176
+and 29.8 for 128."""
 LAUNCH_OVERHEAD = 110_000
 """Time of a second launch, in rows times values of k: about 4 us."""
 SUMMED_ROWS = 176
-"""Most rows of a tile whose sums are scaled by groups, which a thread holds twice."""
+"""Most rows of a tile with scaled sums of groups, of which a thread holds two sets."""
 FORMS = 4096
 """Products whose forms are remembered: the model takes some milliseconds for each."""
 KERNELS = 512
@@ -42,7 +42,7 @@ KERNELS = 512
 
 @dataclass(frozen=True)
 class Product:
-    """A product by a weight, as far as its kernel depends on it."""
+    """The properties of a product by a weight that determine its kernel."""
 
     rows: int
     n: int
@@ -109,15 +109,15 @@ def _rows_of_tiles(numbers: Numbers) -> tuple[int, ...]:
 
 
 def _clocks(product: Product, rows: int, sms: int) -> int:
-    """The time of a product by tiles of so many rows, in rows: the more a tile has, the less each costs, but for those of tiles in a last
-    round that fills few SMs."""
+    """The time of a product by tiles of ``rows`` rows, in rows of one tile. Larger tiles cost less per row, unless the last round fills few
+    SMs."""
     return ceil_div(ceil_div(product.rows, rows) * ceil_div(product.n, TILE_COLUMNS), sms) * (rows + TILE_OVERHEAD)
 
 
 @lru_cache(maxsize=FORMS)
 def parts_of(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> tuple[Product, ...]:
-    """Products of some columns each that make up a product: itself, or two where tiles that would fill few SMs in a last round are better
-    replaced by smaller ones of a second launch."""
+    """The launches of a product, each for some of its columns: one, or two if smaller tiles in a second launch are faster than a last round
+    that fills few SMs."""
     form = form_of(product, numbers, architecture, sms)
     if form.method != "warpgroups" or product.rows <= FEW_ROWS or form.slices > 1:
         return (product,)
@@ -137,7 +137,7 @@ def parts_of(product: Product, numbers: Numbers, architecture: Architecture, sms
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel as far as a call decides about it."""
+    """The properties of a call that determine its kernel."""
 
     form: Form
     numbers: Numbers

@@ -33,7 +33,7 @@ FORMATS = ("plain", "gptq", "gptq_v2", "awq", "compressed-tensors", "mxfp4")
 NAN_CODES = (0x7F, 0xFF)
 """Codes of NaN among 8-bit floats."""
 LARGEST_EXPONENT = 254
-"""Of powers of two in 8 bits; 255 is NaN."""
+"""Largest code of a power of two in 8 bits; 255 is NaN."""
 GROUPS = (32, 64, 128)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Columns, of eight, that AWQ's nibbles hold, from the lowest on."""

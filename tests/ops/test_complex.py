@@ -69,7 +69,7 @@ def test_errors_are_within_those_of_real_products() -> None:
         ({"out": "float32"}, "out has elements float32, need complex64"),
         ({"out": "shape"}, r"out has shape \(5, 5\), need \(4, 6\)"),
         ({"beta": 1.0}, "beta is not 0, but there is no out"),
-        ({"activation": "relu"}, "complex factors go with out, alpha, beta, precision and backend alone"),
+        ({"activation": "relu"}, "complex factors allow only out, alpha, beta, precision and backend"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -130,10 +130,10 @@ def test_more_values_of_k_than_sums_hold_are_multiplied_in_float64(monkeypatch: 
     [
         ({"beta": 2.0}, "beta is not 0, but there is no out"),
         ({"alpha": 2.0, "stream": 0}, "multiplied on the current stream; pass no stream"),
-        ({"bias": np.zeros(4)}, "precision int8x14 goes with out, alpha, beta and stream alone"),
+        ({"bias": np.zeros(4)}, "precision int8x14 allows only out, alpha, beta and stream"),
         ({"a": np.zeros((4, 4), np.float32)}, "a has elements f32, need float64"),
         ({"a": np.zeros(4)}, r"a has shape \(4,\), need a matrix, or a batch of them"),
-        ({"a": np.zeros((2, 4, 4)), "b": np.zeros((3, 4, 4))}, "have other batches"),
+        ({"a": np.zeros((2, 4, 4)), "b": np.zeros((3, 4, 4))}, "have batches of different shapes"),
         ({"b": np.zeros((5, 4))}, "need as many columns of a as rows of b"),
         ({"out": np.zeros((4, 5))}, r"out has shape \(4, 5\) and elements f64, need \(4, 4\) and float64"),
     ],

@@ -78,8 +78,8 @@ def matmul(
     b
         Right factor (..., k, n), stored like ``a``, or ``Planes`` of it; a vector is a column. Or a ``Weight`` of 4 or 8 bits;
         then ``a`` (m, k) is float16 or bfloat16, or of 8 bits beside a weight for such, and only ``out``, ``bias``, ``activation``,
-        ``output``, ``stream`` and, beside activations of 8 bits, an array ``scale_a`` may be given. A ``SparseWeight`` goes with the
-        former alone, and ``a`` has its type.
+        ``output``, ``stream`` and, beside activations of 8 bits, an array ``scale_a`` may be given. With a ``SparseWeight``, whose type
+        ``a`` must have, ``scale_a`` may not be given.
         Or a ``Constant``, a matrix that earlier work in the stream does not write, such as weights: on Hopper GPUs, the product copies its
         first tiles before it waits for that work.
     out
@@ -162,17 +162,17 @@ def matmul(
     if is_complex(a) or is_complex(b):
         unwanted = (bias, residual, activation, epilogue, operands, scale_a, scale_b, scale_out, amax, output)
         if any(one is not None for one in unwanted) or (gamma, batch_invariant, stream) != (1, False, None):
-            raise LaunchError("matmul: complex factors go with out, alpha, beta, precision and backend alone")
+            raise LaunchError("matmul: complex factors allow only out, alpha, beta, precision and backend")
         if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(a, b)):
-            raise LaunchError("matmul: complex factors have no derivatives and are not compiled by torch")
+            raise LaunchError("matmul: complex factors have no derivatives and do not work inside torch.compile")
         joined: ArrayT = multiply_complex(partial(matmul, precision=precision, backend=backend), a, b, out, alpha, beta)
         return joined
     if precision in BY_INTEGERS:
         unwanted = (bias, residual, activation, epilogue, operands, scale_a, scale_b, scale_out, amax, output)
         if any(one is not None for one in unwanted) or (gamma, batch_invariant, backend) != (1, False, "auto"):
-            raise LaunchError(f"matmul: precision {precision} goes with out, alpha, beta and stream alone")
+            raise LaunchError(f"matmul: precision {precision} allows only out, alpha, beta and stream")
         if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(a, b)):
-            raise LaunchError(f"matmul: precision {precision} has no derivatives and is not compiled by torch")
+            raise LaunchError(f"matmul: precision {precision} has no derivatives and does not work inside torch.compile")
         if not is_deep(a):
             factors = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
             multiplied: ArrayT = multiply_scaled(a, b, precision, out, factors, stream)

@@ -60,36 +60,36 @@ def pointer_matmul(
     check: bool = False,
     stream: Stream | None = None,
 ) -> list[ArrayT]:
-    """Products of many matrices that lie anywhere, each of its own size, in one launch: alpha a[i] b[i] + beta out[i].
+    """Products of many pairs of matrices at any addresses and of different sizes, in one launch: alpha a[i] b[i] + beta out[i].
 
-    Lists of matrices, of NumPy or of torch on one device; or, on a GPU, arrays of their addresses, whose sizes the device knows alone. All
-    a and b have one type: float32, float16, bfloat16, int8, 8-bit floats or float64.
+    The matrices are given as lists of NumPy arrays or of torch tensors on one device, or, on a GPU, as arrays of addresses and sizes that
+    the host need not know. All a and b have one type: float32, float16, bfloat16, int8, 8-bit floats or float64.
 
     Parameters
     ----------
     a, b
         Lists of matrices (m_i, k_i) and (k_i, n_i), stored in rows or in columns; or int64 arrays of addresses.
     out
-        A list of matrices (m_i, n_i) in rows that must not overlap, by default new ones; with addresses an int64 array of these.
+        A list of matrices (m_i, n_i) stored in rows, which must not overlap; by default new ones. With addresses, an int64 array of them.
     alpha, beta
-        Factors of the products and of ``out``: numbers, or lists of as many as there are products; with addresses also arrays on the
+        Factors of the products and of ``out``: numbers, or lists with one number for each product; with addresses also arrays on the
         device, float32, or float64 for float64 factors. With ``beta`` 0, ``out`` is not read.
     output
-        Type of the results where ``out`` is no list: by default that of a and b, int32 for int8, bfloat16 for 8-bit floats.
+        Type of the results if ``out`` is not a list. The default is the type of a and b, int32 for int8, bfloat16 for 8-bit floats.
     sizes
         With addresses: int32 of (products, 6) on the device, m, n, k, lda, ldb and ldc of each product; leading dimensions are in elements.
     most
-        With addresses: the largest m, n and k, up to which sizes count. Negative ones count as 0.
+        With addresses: the largest m, n and k. Larger sizes count as these, negative sizes as 0.
     factors
         With addresses: the type of a and b.
     transpose
         With addresses: ``n`` for a factor stored in rows, ``t`` for one in columns; ``out`` lies in rows.
     alignment
-        With addresses: bytes, 16 or a smaller power of two, that addresses and leading dimensions are multiples of. A product of null
-        addresses, or that breaks this promise, is left out.
+        With addresses: 16 or a smaller power of two; addresses and leading dimensions must be multiples of this many bytes. The kernel
+        skips a product that breaks this rule or has a null address.
     check
-        With addresses: True reads addresses and sizes back to the host first, which waits for the device, and refuses those that would be
-        left out or that overlap by their leading dimensions.
+        With addresses: True copies addresses and sizes to the host first, which waits for the device, and refuses products that the kernel
+        would skip and leading dimensions with which rows overlap.
     stream
         The CUDA stream, as for ``Kernel``.
 
@@ -115,7 +115,7 @@ def pointer_matmul(
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel as far as a call decides about it."""
+    """The properties of a call that determine its kernel."""
 
     type: str
     result: str
@@ -125,7 +125,7 @@ class Call:
     large: bool
     architecture: Architecture
     own_scalars: bool = False
-    """True if alpha and beta are those of each product."""
+    """True if each product has separate factors alpha and beta."""
 
 
 def spec_of(call: Call) -> GemmSpec:
@@ -162,7 +162,7 @@ def spec_of(call: Call) -> GemmSpec:
 
 @lru_cache(maxsize=KERNELS)
 def kernel_of(call: Call) -> Kernel:
-    """The kernel, made once for all calls that have it in common. Raises ``LaunchError`` as ``spec_of``."""
+    """The kernel, made once for all equal calls. Raises ``LaunchError`` as ``spec_of`` does."""
     plan = plan_gemm(spec_of(call), call.architecture)
     return Kernel(plan.sequence, compile_plan(plan))
 
@@ -200,7 +200,7 @@ def _scalars(alpha: Any, beta: Any, count: int, result: str, like: Any) -> dict[
 
 
 def _result_type(factors: str, output: str | None, alpha: Any, beta: Any) -> str:
-    """The type of new results. Raises ``LaunchError`` for one that factors do not have."""
+    """The type of new results. Raises ``LaunchError`` for a type that these factors cannot have as a result."""
     kind = result_type(factors, factors) if output is None else BY_WORD.get(output, output)
     if kind not in RESULTS[factors]:
         words = ", ".join(ELEMENTS[one].word for one in RESULTS[factors])
@@ -285,7 +285,7 @@ def _check_apart(views: Sequence[ArrayView]) -> None:
     places = [place for place in places if place[0] < place[1]]
     for (_, end), (start, _) in pairwise(places):
         if start < end:
-            raise LaunchError("pointer_matmul: matrices of out overlap, need memory of their own")
+            raise LaunchError("pointer_matmul: matrices of out overlap, need separate memory")
 
 
 def _most(shapes: Sequence[tuple[int, int, int]]) -> dict[str, int]:
@@ -295,7 +295,7 @@ def _most(shapes: Sequence[tuple[int, int, int]]) -> dict[str, int]:
 def _in_place(
     operands: Any, kinds: tuple[str, str, bool, Device], shapes: Sequence[tuple[int, int, int]], numbers: Any, stream: Any
 ) -> None:
-    """The products of matrices on a GPU, where they lie; a factor whose matrices are stored in several ways is copied."""
+    """The products of matrices on a GPU, read in place; if the matrices of a factor are stored in several orders, they are copied."""
     import numpy as np
 
     kind, result, large, device = kinds
@@ -332,7 +332,7 @@ def _in_place(
 
 
 def _in_a_pool(call: Call, operands: Any, shapes: Sequence[tuple[int, int, int]], numbers: Any) -> None:
-    """The products of matrices in host memory, on the emulator, which are copied side by side."""
+    """The products of matrices in host memory, on the emulator, after copies of the matrices into one array for each operand."""
     import numpy as np
 
     table = np.zeros((len(shapes), len(SIZES)), np.int32)
@@ -421,7 +421,7 @@ def _of_addresses(
 
 
 def _check_addresses(addresses: Any, sizes: Any, most: Any, kinds: tuple[str, str], letters: str, aligned: tuple[int, ...]) -> None:
-    """Refuses what kernels would leave out, and leading dimensions by which lines overlap."""
+    """Refuses products that the kernel would skip, and leading dimensions with which lines overlap."""
     table, places = _on_host(sizes), [_on_host(one) for one in addresses]
     for index, row in enumerate(table.tolist()):
         m, n, k = row[:3]
@@ -437,9 +437,7 @@ def _check_addresses(addresses: Any, sizes: Any, most: Any, kinds: tuple[str, st
                 raise LaunchError(f"pointer_matmul: sizes[{index}] has {SIZES[3 + axis]} {pitch}, need {need}")
             address, size = int(places[axis][index]), aligned[axis] * ELEMENTS[element].bytes
             if address == 0 or address % size:
-                raise LaunchError(
-                    f"pointer_matmul: {name}[{index}] is address {address:#x}, need one that is a multiple of {size}, not null"
-                )
+                raise LaunchError(f"pointer_matmul: {name}[{index}] is address {address:#x}, need a multiple of {size} that is not null")
 
 
 def _on_host(array: Any) -> Any:
