@@ -247,7 +247,7 @@ def test_no_shared_variable_lies_at_address_0(place, where, hazards):
         emulator.launch(ptx, grid=1, block=32, hazards=hazards)
 
 
-def test_a_difference_of_shared_addresses_that_became_a_sum_reads_elsewhere():
+def test_a_sum_of_shared_addresses_for_a_difference_is_seen():
     source = r"""extern "C" __global__ void shared(int* out) { extern __shared__ unsigned char memory[];
         const unsigned first = static_cast<unsigned>(__cvta_generic_to_shared(memory));
         const unsigned slot = first + 4 * threadIdx.x;

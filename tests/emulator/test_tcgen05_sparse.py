@@ -366,7 +366,7 @@ def test_a_chunk_of_zeros_may_have_a_nibble_of_zeros():
         run_cuda(source, "kernel", 1, 128, [image_of_a(halves(a), words), images[1], d], ARCHITECTURE)
 
 
-def test_metadata_that_are_refilled_during_a_product_are_a_hazard():
+def test_metadata_refilled_during_a_product_are_a_hazard():
     a, b, c, words, _ = small_case()
     text = issue("kind::f16", descriptor(M, N, 0, 0, 1) | 4, PLAIN) + "\n    } tmem_st(mine + 256, 0x44444444u); wait_st(); if (t == 0) {"
     images = [image_of_a(halves(a), words), PLAIN.image(halves(b), IMAGE)]

@@ -58,7 +58,7 @@ def test_kernels_that_the_referee_was_not_written_for(candidate):
     assert candidate.kind in verdict.kinds if candidate.kind else verdict.accepted, verdict.failures
 
 
-def test_the_data_are_new_each_time_and_drawn_again_by_their_seed():
+def test_data_are_new_each_time_and_again_by_their_seed():
     candidate = honest()[0]
     first, other = verdict_of(candidate, seed=None), verdict_of(candidate, seed=None)
     assert first.seed != other.seed

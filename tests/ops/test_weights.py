@@ -265,7 +265,7 @@ def test_tiles_of_many_rows_suit_the_number_of_rounds(rows: int, n: int, bits: i
 
 
 @pytest.mark.parametrize(("rows", "n", "columns"), [(1024, 14336, [12672, 1664]), (1024, 4096, [4096]), (64, 14336, [14336])])
-def test_columns_of_a_last_round_that_fills_few_sms_are_a_second_product(rows: int, n: int, columns: list[int]) -> None:
+def test_columns_of_a_short_last_round_are_a_second_product(rows: int, n: int, columns: list[int]) -> None:
     device = find_device("H200")
     parts = parts_of(Product(rows, n, 4096, 8, 8), Numbers("bf16", 4, 128, True), device.architecture, device.sm_count)
     assert [part.n for part in parts] == columns

@@ -86,7 +86,7 @@ THRESHOLD = """extern "C" __global__ void f(const float* a, float* c, int n) {{
         ("if (reinterpret_cast<const int*>(a)[i] > 9)", "if (reinterpret_cast<const int*>(a)[i] > 10)"),
     ],
 )
-def test_kernels_that_choose_by_data_are_neither_equal_nor_different(tmp_path, one, other):
+def test_kernels_that_choose_by_data_get_no_verdict(tmp_path, one, other):
     for name, test in (("one.cu", one), ("other.cu", other)):
         (tmp_path / name).write_text(THRESHOLD.format(test=test))
     arguments = ["--grid", "2", "--block", "64", "--arg", "f32[128]=random", "--arg", "f32[128]", "--arg", "i32=128"]

@@ -362,7 +362,7 @@ OF_ONE_LINE = {
         ("argmax", "strided", {"strategy": {"name": "row_lanes"}}),
     ],
 )
-def test_elements_have_operands_and_are_stored_before_they_are_reduced(operation: str, shape: str, more: dict[str, Any]) -> None:
+def test_elements_with_operands_are_stored_before_the_reduction(operation: str, shape: str, more: dict[str, Any]) -> None:
     formula = OF_ONE_LINE if shape == "all" else OF_ELEMENTS
     assert verified({"kind": "reduction", "operation": operation, "shape": shape, **more, "prologue": formula}) == []
 
