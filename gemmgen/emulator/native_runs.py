@@ -606,7 +606,7 @@ class Compiled:
 
 @of_program
 def compiled(program: Program) -> Compiled:
-    """What is compiled of a program."""
+    """The compiled runs of a program."""
     return Compiled(_live_registers(program), [0] * len(program.blocks))
 
 

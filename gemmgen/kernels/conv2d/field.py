@@ -206,7 +206,7 @@ def _nhwc(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def derived(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """What the caller makes of a filter: zeros wherever an order of lanes has more places than the filter elements, and sums of taps."""
+    """The filter as the caller makes it: zeros wherever an order of lanes has more places than the filter elements, and sums of taps."""
     if plan.filter_order in ("fragments", "group_fragments", "tap_rows"):
         return {"filter": reorder_filter(plain_filters(arrays["filter"], plan.filter_order, case.dimensions), plan.filter_order)}
     if "tap_sums" not in arrays:

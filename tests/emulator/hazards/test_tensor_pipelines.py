@@ -301,7 +301,7 @@ def paired(source: str, **options) -> tuple[np.ndarray, np.ndarray]:
 
 
 def taken_over(source: str, **options) -> tuple[np.ndarray, np.ndarray]:
-    """How often each tile was done, and that it should be once."""
+    """Times that each tile was done, which should be once."""
     done = np.zeros(24, np.uint32)
     run_cuda(TCGEN05 + source, "kernel", 24, 64, [done], "sm_100a", hazards=True, **options)
     return done, np.ones(24, np.uint32)
