@@ -176,7 +176,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Tracked:
-    """What one role's registers and shared memory hold of sums."""
+    """Sums that one role's registers and shared memory hold."""
 
     registers: frozenset[tuple[str, tuple[Part, ...]]] = frozenset()
     sums: frozenset[tuple[Results, Sum]] = frozenset()
@@ -750,7 +750,7 @@ def _renamed(form: Form, old: Expression, name: Expression) -> Form | None:
 
 
 def _kept(parts: tuple[Part, ...], results: Results, fresh: bool) -> tuple[Part, ...] | None:
-    """What a register holds once a product was added to a sum, or a sum began anew; None if that is not known."""
+    """The content of a register once a product was added to a sum, or a sum began anew; None if that is not known."""
     if not any(part.results == results for part in parts):
         return parts
     (part,) = parts if len(parts) == 1 else (Part(),)

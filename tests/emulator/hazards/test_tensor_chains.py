@@ -281,7 +281,7 @@ def sparse(source: str, **options: object) -> tuple[np.ndarray, np.ndarray]:
 
 
 def queue(source: str, **options: object) -> tuple[np.ndarray, np.ndarray]:
-    """How often each tile was done, and that it should be once."""
+    """Times that each tile was done, which should be once."""
     count = np.zeros(13, np.uint32)
     run_cuda(TCGEN05 + source, "kernel", 13, 96, [count], "sm_100a", hazards=True, **options)
     return count, np.ones(13, np.uint32)
