@@ -149,11 +149,11 @@ def _why(choice: Choice) -> str:
     """Reason for the chosen instance, in words."""
     option = choice.chosen
     if len(choice.options) == 1:
-        return "nothing else can do it"
+        return "no other instance can serve the problem"
     if option.source == "measured":
         return f"the least time of {counted(len(choice.options), 'instance')}, and it was measured"
     margin = next((other.fit.margin for other in choice.options if other.seconds < option.seconds and other.fit.margin > 1), None)
-    unless = "" if margin is None else f", where others are taken only if they are expected to be {margin - 1:.0%} faster"
+    unless = "" if margin is None else f"; other kinds are chosen only if they are expected to be {margin - 1:.0%} faster"
     return f"the least estimated time of {counted(len(choice.options), 'instance')}{unless}"
 
 

@@ -137,7 +137,7 @@ def _counted(code: KernelCode, entry: Entry, launch: FileLaunch) -> tuple[dict[s
     run = run_launches(code, [one], given, {}, None, Settings(hazards=False, counters=True))
     if run.failed or run.counters is None:
         message = next((finding.message for finding in run.findings if finding.severity == "error"), "it cannot be launched")
-        raise GemmgenError(f"{code.name}: {message.splitlines()[0]}\nlook: gemmgen emulate {code.name} with the same launch tells more")
+        raise GemmgenError(f"{code.name}: {message.splitlines()[0]}\nfor details, run gemmgen emulate {code.name} with the same launch")
     return counters_of(run.counters), f"grid {_sizes(launch.grid)}, block {_sizes(launch.block)}"
 
 

@@ -140,12 +140,12 @@ def choice_line(chosen: ChosenKernel) -> str:
     """The choice and the runners-up, in a line."""
     choice = chosen.choice
     if choice is None:
-        return f"{chosen.problem.text}: takes {chosen.plan.name}, the kernel that operations use on this machine for this class of shapes"
+        return f"{chosen.problem.text}: chosen {chosen.plan.name}, the kernel that operations use on this machine for this class of shapes"
     option = choice.chosen
     changed = f", with another {', '.join(option.fit.derived)}" if option.fit.derived else ""
     others = [f"{other.candidate.label} {duration(other.seconds)}" for other in choice.options if other is not option]
-    behind = f"; behind it {', '.join(others[:SHOWN_RUNNERS_UP])}" if others else "; nothing else can do it"
-    taken = f"takes {option.candidate.label}{changed}, {option.source} {duration(option.seconds)}"
+    behind = f"; next {', '.join(others[:SHOWN_RUNNERS_UP])}" if others else "; no other kernel qualifies"
+    taken = f"chosen {option.candidate.label}{changed}, {option.source} {duration(option.seconds)}"
     return f"{chosen.problem.text} on the {choice.device.name}: {taken}{behind}"
 
 

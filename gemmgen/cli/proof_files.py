@@ -93,13 +93,11 @@ def read_foreign(
     shared: str,
     seconds: float,
 ) -> ForeignKernel:
-    """Compiles a file and describes its launch. Raises ``GemmgenError`` for a text that means nothing, or that takes too long to read."""
+    """Compiles a file and describes its launch. Raises ``GemmgenError`` for a text that cannot be read, or not in time."""
     code = read_kernel_file(path, CompileOptions(architecture), entry_name)
     if len(code.ptx) > seconds * MAX_BYTES_A_SECOND:
         needed = ceil(len(code.ptx) / MAX_BYTES_A_SECOND)
-        raise GemmgenError(
-            f"{path}: {len(code.ptx) / 1e6:.1f} MB of PTX are too much for --seconds {seconds:g}; --seconds {needed} reads them"
-        )
+        raise GemmgenError(f"{path}: {len(code.ptx) / 1e6:.1f} MB of PTX need --seconds {needed} or more, got {seconds:g}")
     entry = find_entry(code, entry_name)
     described = {argument.name: argument for argument in map(_array, arrays)}
     unknown = [name for name in described if name not in entry.parameter_names]

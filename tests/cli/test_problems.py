@@ -31,7 +31,7 @@ def test_the_spec_of_a_problem_renders_to_the_same_bytes(run: Run, problem: str)
     run("render", "chosen.yaml", "-o", "other")
     (one,), (other,) = Path("one").iterdir(), Path("other").iterdir()
     assert one.name == other.name and one.read_text() == other.read_text()
-    assert f"{problem} on the H200: takes " in told
+    assert f"{problem} on the H200: chosen " in told
 
 
 def test_the_choice_is_the_one_that_explain_gives(run: Run) -> None:
@@ -83,7 +83,7 @@ def test_unknown_devices_list_the_known_ones(run: Run) -> None:
     error = run("render", "--problem", FUSED, "--device", "H2000", code=2).err
     assert "did you mean H200?" in error and "RTX 3090" in error and "arch=sm_86" in error
     described = "name=A10,arch=sm_86,sms=72,mhz=1695,l2=6,fp32=31.2,int8=250,memory=600"
-    assert "on the A10: takes" in run("render", "--problem", FUSED, "--device", described, "-o", "out").err
+    assert "on the A10: chosen" in run("render", "--problem", FUSED, "--device", described, "-o", "out").err
     assert "lacks the field 'sms'" in run("render", "--problem", FUSED, "--device", "name=A10,arch=sm_86", code=2).err
     broken = described.replace("sms=72", "sms=many")
     assert "sms is 'many'" in run("render", "--problem", FUSED, "--device", broken, code=2).err

@@ -237,9 +237,9 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     if weights is not None:
         _check_weights(weights, a.type, c.type)
         if len(c.shape) > 2 or groups is not None or keeps or blocks or residual:
-            raise SpecError(f"a GEMM problem's option {weights.word} goes without a batch, groups, planes, residual or block scales")
+            raise SpecError(f"a GEMM problem's option {weights.word} excludes a batch, groups, planes, residual and block scales")
     if "gate" in said and (weights is not None or keeps or blocks or {"alpha", "beta"} & said.keys()):
-        raise SpecError(f"a GEMM problem's option {said['gate']} goes without packed weights, planes, block scales, alpha and beta")
+        raise SpecError(f"a GEMM problem's option {said['gate']} excludes packed weights, planes, block scales, alpha and beta")
     if rows_of_groups and groups is None:
         raise SpecError(f"a GEMM problem's option {', '.join(ROWS_OF_GROUPS)} is for groups: add groups=N")
     if groups is not None and "rows" in rows_of_groups and m % groups:
@@ -275,9 +275,9 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
 
 
 def _check_weights(weights: Weights, activations: str, result: str) -> None:
-    """Packed weights beside activations, and results, that they are not multiplied with."""
+    """Refuses types of activations and results that kernels for packed weights lack."""
     if weights.floats and weights.zeros:
-        raise SpecError(f"a GEMM problem's option {weights.word} is no format: floats have no zero points")
+        raise SpecError(f"a GEMM problem's option {weights.word} combines floats and zero points; floats have none: omit z")
     beside = HALF_TYPES if weights.bits == 8 else (*HALF_TYPES, *BYTE_FLOATS) if weights.floats else (*HALF_TYPES, *BYTES)
     if activations not in beside:
         raise SpecError(f"a GEMM problem's option {weights.word} is for {', '.join(beside)}; this problem's activations are {activations}")
