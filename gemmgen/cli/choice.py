@@ -153,7 +153,7 @@ def _why(choice: Choice) -> str:
     if option.source == "measured":
         return f"the least time of {counted(len(choice.options), 'instance')}, and it was measured"
     margin = next((other.fit.margin for other in choice.options if other.seconds < option.seconds and other.fit.margin > 1), None)
-    unless = "" if margin is None else f"; other kinds are chosen only if they are expected to be {margin - 1:.0%} faster"
+    unless = "" if margin is None else f"; others are chosen only if they are expected to be {margin - 1:.0%} faster"
     return f"the least estimated time of {counted(len(choice.options), 'instance')}{unless}"
 
 
