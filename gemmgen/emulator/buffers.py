@@ -106,7 +106,8 @@ class DeviceMemory:
         self.program = program
         self._check_count(args)
         names = [parameter.name for parameter in program.entry.parameters]
-        self._symbols = {name: self._symbol(name, array) for name, array in (symbols or {}).items()}
+        variables = {placed.variable.name: placed for placed in _module_variables(program)} if symbols else {}
+        self._symbols = {name: _symbol(variables, name, array) for name, array in (symbols or {}).items()}
         self.maps: list[PlacedMap] = []
         """The tensor maps of all arguments, by number."""
         self.textures: list[PlacedTexture] = []
@@ -153,16 +154,6 @@ class DeviceMemory:
     def _is_pointer(self, index: int) -> bool:
         parameter = self.program.entry.parameters[index]
         return parameter.size == 8
-
-    def _symbol(self, name: str, array: np.ndarray) -> tuple[Placed, np.ndarray]:
-        """A variable of the module by its name in PTX, and the array that it is filled from."""
-        placed = next((p for p in _module_variables(self.program) if p.variable.name == name), None)
-        if placed is None:
-            there = ", ".join(p.variable.name for p in _module_variables(self.program)) or "none"
-            raise BadLaunch(f"the module has no variable {name}; it has {there}")
-        if array.nbytes != placed.variable.size or not array.flags.c_contiguous:
-            raise BadLaunch(f"the variable {name} has {placed.variable.size} bytes, the array {array.nbytes}")
-        return placed, array
 
     def _place(self) -> int:
         program = self.program
@@ -336,6 +327,16 @@ def maps_of(arg: object) -> tuple[TensorMap, ...]:
 def _room_for_maps(maps: tuple[TensorMap, ...]) -> Buffer:
     """Global memory for an array of tensor maps."""
     return Buffer(np.zeros(MAP_BYTES * len(maps), np.uint8), alignment=PAGE)
+
+
+def _symbol(variables: Mapping[str, Placed], name: str, array: np.ndarray) -> tuple[Placed, np.ndarray]:
+    """A variable of the module by its name in PTX, and the array that it is filled from."""
+    placed = variables.get(name)
+    if placed is None:
+        raise BadLaunch(f"the module has no variable {name}; it has {', '.join(variables) or 'none'}")
+    if array.nbytes != placed.variable.size or not array.flags.c_contiguous:
+        raise BadLaunch(f"the variable {name} has {placed.variable.size} bytes, the array {array.nbytes}")
+    return placed, array
 
 
 def _module_variables(program: Program) -> list[Placed]:

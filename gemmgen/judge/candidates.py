@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -150,7 +152,9 @@ class KernelCandidate:
         """Outputs of a launch that finds the module's variables of earlier launches. Of many earlier launches, the first few are run, and
         their counters are extrapolated."""
         launch = Launch(self.entry, (1,), (1,), 0, ())
-        symbols = module_variables(self.code, [launch, launch], {})
+        # Headers declare thousands of constants that no kernel reads.
+        named = Counter(re.findall(r"[\w$]+", self.code.ptx))
+        symbols = {name: array for name, array in module_variables(self.code, [launch, launch], {}).items() if named[name] > 1}
         if not symbols:
             return None
         states: list[dict[str, npt.NDArray[Any]]] = []

@@ -18,14 +18,15 @@ import numpy.typing as npt
 
 from gemmgen.core.elements import ELEMENTS, numpy_type, to_elements, to_numbers
 from gemmgen.core.errors import GemmgenError
+from gemmgen.core.formulas import round_up
 from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.data_flow import ProgramFlow
 from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
 from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions, KernelCandidate
 from gemmgen.judge.reference import Arrays, Question, Reference
-from gemmgen.judge.task import FAR, Argument, Task, evaluate, fits, grid_of_shapes
-from gemmgen.judge.text import address_that_decides, date_of_build, marks, other_builds
+from gemmgen.judge.task import FAR, POWER, Argument, Task, evaluate, fits, grid_of_shapes
+from gemmgen.judge.text import address_that_decides, date_of_build, floats_of, integers_of, marks, other_builds
 from gemmgen.proof.prover import KernelProof
 from gemmgen.sanitizer.findings import Finding, findings_report
 
@@ -65,6 +66,10 @@ _PROBLEMS_OF_BUILDS = 3
 LATER = (0, 1, 1 << 20)
 """Numbers of calls between the first call and the one whose results must not depend on them."""
 _WITH_INFINITY = ("f32", "f16", "bf16")
+_LITERALS = 48
+"""Numbers of a code that are tried as data, and as many as sizes."""
+_FARTHEST = 1 << 21
+"""Sizes that numbers of a code are tried as are below."""
 _LESS_WORK = 0.75
 """Fraction of the first call's instructions that a later call on the same inputs must at least execute."""
 
@@ -292,6 +297,7 @@ class Referee:
             f"{len(plan)} problems in {len(self.shapes)} shapes and {len(_DATA)} kinds of data, with hazards and guards"
         )
         self._check_text()
+        self._check_literals()
         self._check_builds(plan, inputs, wanted, magnitudes)
         self._check_constant(runs[0], runs[1], wanted[0], wanted[1])
         self._check_orders(inputs[0], runs[0])
@@ -317,6 +323,51 @@ class Referee:
         if isinstance(self.candidate, KernelCandidate) and (macro := date_of_build(self.candidate.code)):
             self._fail("reads-clock", {}, f"the source uses {macro}")
         self.verdict.checks.append("PTX reads no clock, allocates nothing, and does not decide by addresses")
+
+    def _check_literals(self) -> None:
+        """Runs problems that hold the numbers of the code, as data and as sizes: a kernel may decide by one that no data hold by chance."""
+        base, plan = self.given[0], []
+        floats = list(dict.fromkeys(value for program in self.candidate.programs() for value in floats_of(program)))[:_LITERALS]
+        for argument in self.task.arrays if floats else ():
+            if argument.role == "input" and ELEMENTS[argument.type].format is not None:
+                for moderate, others in ((True, "ordinary"), (False, "ordinary"), (False, "zeros")):
+                    arrays = self._inputs(base, others, seed=17)
+                    if self._place_numbers(argument, arrays[argument.name], floats, moderate):
+                        plan.append((base, arrays, moderate))
+        sizes = {value for program in self.candidate.programs() for value in integers_of(program) if value > POWER}
+        for value in sorted(sizes)[:_LITERALS]:
+            for name in base:
+                step = self.task.multiples.get(name, 1)
+                shape = {**{each: min(size, self.task.tile.get(each, 16) + 1) for each, size in base.items()}, name: value + 2}
+                shape = {each: round_up(size, self.task.multiples.get(each, 1)) for each, size in shape.items()}
+                if value // step * step + 2 * step < _FARTHEST and fits(self.task, shape):
+                    plan.append((shape, self._inputs(shape, "ordinary"), True))
+        if not plan:
+            return
+        questions = [Question(shape, self._numbers(arrays)) for shape, arrays, _ in plan]
+        questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
+        answers = self.reference.answers(questions)
+        for (shape, arrays, moderate), wanted, magnitude in zip(plan, answers, answers[len(plan) :], strict=False):
+            own_bound = any(name.endswith("_bound") for name in wanted)
+            if (moderate or not own_bound) and (run := self._run(shape, arrays)) is not None:
+                self._compare(shape, "literals of the code as", run, wanted, magnitude)
+        self.verdict.checks.append(f"{len(plan)} problems that hold the numbers of the code")
+
+    def _place_numbers(self, argument: Argument, array: npt.NDArray[Any], floats: list[float], moderate: bool) -> bool:
+        """Puts numbers, and numbers beside them, among the elements of an array. ``moderate``: those whose squares float32 holds."""
+        element = ELEMENTS[argument.type].format
+        assert element is not None
+        around = [value * factor for factor in (1, -1, 1 + 2.0**-9, 1 - 2.0**-9, 2, 0.5) for value in floats]
+        least, most = (1e-15, 1e15) if moderate else (2.0**-120, 2.0**120)
+        values = [value for value in around if least <= abs(value) <= min(most, element.largest)]
+        if not moderate:
+            values = [value for value in values if not 1e-15 <= abs(value) <= 1e15]
+        flat = array.reshape(-1)
+        places = np.random.default_rng([self.seed, 19]).permutation(flat.size)[: (3 * flat.size + 3) // 4]
+        if not values or not places.size:
+            return False
+        flat[places] = to_elements(argument.type, np.resize(np.array(values, np.float32), places.size))
+        return True
 
     def _check_builds(self, plan: Plan, inputs: list[Arrays], wanted: list[Arrays], magnitudes: list[Arrays]) -> None:
         """Runs other builds of a source that tests the architecture or the compiler."""
@@ -387,6 +438,7 @@ class Referee:
                     f"with positive factors; return a bound of its errors, too, as {name}_bound"
                 )
         bound = derived_bound(sizes, value, sum_of_magnitudes)
+        bound = np.where(sum_of_magnitudes + bound >= np.finfo(np.float32).max, np.inf, bound)
         if argument.type != "f32":
             bound = bound + element.format.roundoff * (np.abs(value) + bound) + element.format.smallest / 2
             bound = np.where(np.abs(value) + bound >= element.format.largest, np.inf, bound)

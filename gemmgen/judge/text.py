@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator.data_flow import instructions_of, written_by
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Operand, Symbol, registers_of
+from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Symbol, registers_of
 from gemmgen.sanitizer.comments import without_comments
 from gemmgen.sanitizer.source import KernelCode, load_kernel
 
 _CLOCKS = re.compile(r"%(clock|clock64|clock_hi|globaltimer|globaltimer_lo|globaltimer_hi|pm[0-9]|pm[0-9]_64|envreg[0-9]+)\b")
-_PROCESSOR = re.compile(r"%(smid|nsmid|warpid|nwarpid|gridid)\b")
+_PROCESSOR = re.compile(r"%(smid|nsmid|warpid|nwarpid|gridid|total_smem_size|aggr_smem_size|current_graph_exec)\b")
 _DATES = re.compile(r"\b__(?:TIME|DATE|TIMESTAMP)__\b")
 _LITERALS = re.compile(r'"(?:\\.|[^"\\\n])*"')
 _BUILD = re.compile(r"\b__CUDA_ARCH(?:_LIST|_FEAT_\w+|_SPECIFIC|_FAMILY_SPECIFIC)?__\b|\b__CUDA_ARCH_FEAT_\w+\b")
@@ -35,6 +37,25 @@ def marks(text: str) -> Iterator[tuple[str, str]]:
     called = re.search(r"\b(malloc|vprintf|cudaMalloc|free)\b", text)
     if called and f" {called[1]}" in text and "call" in text:
         yield "allocates", f"PTX calls {called[1]}"
+
+
+def floats_of(program: Program) -> list[float]:
+    """The finite floating-point literals of a kernel, and the floats whose bits it compares with integers."""
+    bits: dict[int, None] = {}
+    for inst in instructions_of(program):
+        for operand in inst.operands:
+            if isinstance(operand, Float) and operand.width == 32:
+                bits[operand.bits] = None
+            elif isinstance(operand, Integer) and inst.opcode in ("setp", "set"):
+                bits[operand.value & 0xFFFFFFFF] = None
+    found = np.array(list(bits), np.uint32).view(np.float32).astype(np.float64)
+    return [float(value) for value in found if np.isfinite(value) and value]
+
+
+def integers_of(program: Program) -> list[int]:
+    """The integer literals that a kernel compares something with."""
+    compared = (inst for inst in instructions_of(program) if inst.opcode in ("setp", "set"))
+    return list(dict.fromkeys(operand.value for inst in compared for operand in inst.operands if isinstance(operand, Integer)))
 
 
 def date_of_build(code: KernelCode) -> str:
