@@ -75,18 +75,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) candidate(const float* x, f
 
 
 def honest() -> list[Candidate]:
-    """Ten kernels in styles of the last generations."""
-    cluster = """#include <cooperative_groups.h>
-namespace cg = cooperative_groups;
-extern "C" __global__ void __cluster_dims__(2, 1, 1) candidate(const float* x, float* y, int m, int n) {
-    auto cluster = cg::this_cluster(); __shared__ float parts[64]; int t = threadIdx.x, rank = cluster.block_rank(), row = blockIdx.x / 2;
-    float sum = 0.0f; for (int j = rank * 64 + t; j < n; j += 128) sum += x[(long long)row * n + j];
-    parts[t] = sum; cluster.sync();
-    if (rank == 0 && t == 0) { float s = 0;
-        for (int r = 0; r < 2; ++r) for (int j = 0; j < 64; ++j) s += cluster.map_shared_rank(parts, r)[j];
-        y[row] = s; }
-    cluster.sync();
-}"""
+    """Five kernels in styles of the last generations."""
     coalesced = """#include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 namespace cg = cooperative_groups;
@@ -116,23 +105,6 @@ extern "C" __global__ void candidate(const float* x, const float* z, float* y, i
         int i = next * 64 + t; if (i < n) y[i] = fmaf(2.0f, a[slot][t], b[slot][t]);
         pipe.consumer_release();
     }
-}"""
-    tensor = """#include <cuda_fp16.h>
-extern "C" __global__ void candidate(const __half* A, const __half* B, float* C, int m, int n, int k) {
-    int lane = threadIdx.x % 32, r = lane / 4, q = lane % 4, r0 = blockIdx.y * 16, c0 = blockIdx.x * 8; float d[4] = {};
-    auto at = [&](const __half* p, int row, int column, int rows, int columns) {
-        return row < rows && column < columns ? p[(long long)row * columns + column] : __float2half(0.0f); };
-    for (int x = 0; x < k; x += 16) {
-        unsigned a[4], b[2];
-        for (int e = 0; e < 4; ++e) { int row = r0 + r + 8 * (e % 2), from = x + 2 * q + 8 * (e / 2);
-            __half2 v = __halves2half2(at(A, row, from, m, k), at(A, row, from + 1, m, k)); a[e] = *reinterpret_cast<unsigned*>(&v); }
-        for (int e = 0; e < 2; ++e) { int from = x + 2 * q + 8 * e;
-            __half2 v = __halves2half2(at(B, from, c0 + r, k, n), at(B, from + 1, c0 + r, k, n)); b[e] = *reinterpret_cast<unsigned*>(&v); }
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    }
-    for (int e = 0; e < 4; ++e) { int row = r0 + r + 8 * (e / 2), column = c0 + 2 * q + e % 2;
-        if (row < m && column < n) C[(long long)row * n + column] = d[e]; }
 }"""
     pairs = """#include <cuda_fp16.h>
 extern "C" __global__ void candidate(const __half* x, const __half* z, __half* y, int n) {
@@ -171,72 +143,10 @@ extern "C" __global__ void candidate(const __half* x, const __half* z, __half* y
         if (lane == 0) y[blockIdx.x] = sum;
     }
 }"""
-    bulk = """extern "C" __global__ void candidate(const float* x, float* y, int m, int n) {
-    __shared__ __align__(128) float line[1088]; __shared__ __align__(8) unsigned long long full;
-    __shared__ float parts[64]; int t = threadIdx.x;
-    unsigned bar = (unsigned)__cvta_generic_to_shared(&full), to = (unsigned)__cvta_generic_to_shared(line);
-    float sum = 0.0f; unsigned phase = 0;
-    if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1; fence.mbarrier_init.release.cluster;" :: "r"(bar) : "memory");
-    __syncthreads();
-    for (int first = 0; first < n; first += 1088, phase ^= 1) {
-        int count = min(1088, n - first);
-        if (t == 0) {
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(bar), "r"(4 * count) : "memory");
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                :: "r"(to), "l"(x + (long long)blockIdx.x * n + first), "r"(4 * count), "r"(bar) : "memory");
-        }
-        unsigned done = 0;
-        while (!done) asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-            : "=r"(done) : "r"(bar), "r"(phase) : "memory");
-        for (int j = t; j < count; j += 64) sum += line[j];
-        __syncthreads();
-    }
-    parts[t] = sum; __syncthreads();
-    for (int half = 32; half > 0; half /= 2) { if (t < half) parts[t] += parts[t + half]; __syncthreads(); }
-    if (t == 0) y[blockIdx.x] = parts[0];
-}"""
-    last_block = """__device__ float sums[4096]; __device__ unsigned arrived;
-extern "C" __global__ void candidate(const float* x, float* y, int m, int n) {
-    __shared__ float parts[64]; __shared__ bool last; int t = threadIdx.x, row = blockIdx.x; float sum = 0.0f;
-    for (int j = t; j < n; j += 64) sum += x[(long long)row * n + j];
-    parts[t] = sum; __syncthreads();
-    for (int half = 32; half > 0; half /= 2) { if (t < half) parts[t] += parts[t + half]; __syncthreads(); }
-    if (t == 0) { sums[row] = parts[0]; __threadfence(); last = atomicAdd(&arrived, 1u) == gridDim.x - 1; if (last) arrived = 0; }
-    __syncthreads();
-    if (last) { __threadfence(); for (int r = t; r < m; r += 64) y[r] = __ldcg(&sums[r]); }
-}"""
-    registers = """template <int kRows, int kColumns> __device__ __forceinline__ void tile(
-    const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k, int r0, int c0) {
-    float sum[kRows][kColumns] = {};
-    #pragma unroll 2
-    for (int x = 0; x < k; ++x) {
-        float a[kRows], b[kColumns];
-        #pragma unroll
-        for (int r = 0; r < kRows; ++r) a[r] = r0 + r < m ? A[(r0 + r) * k + x] : 0.0f;
-        #pragma unroll
-        for (int c = 0; c < kColumns; ++c) b[c] = c0 + c < n ? B[x * n + c0 + c] : 0.0f;
-        #pragma unroll
-        for (int e = 0; e < kRows * kColumns; ++e) sum[e / kColumns][e % kColumns] += a[e / kColumns] * b[e % kColumns];
-    }
-    for (int e = 0; e < kRows * kColumns; ++e)
-        if (r0 + e / kColumns < m && c0 + e % kColumns < n)
-            C[(r0 + e / kColumns) * n + c0 + e % kColumns] = sum[e / kColumns][e % kColumns];
-}
-extern "C" __global__ void __launch_bounds__(64, 2) candidate(const float* A, const float* B, float* C, int m, int n, int k) {
-    int i = blockIdx.x * 64 + threadIdx.x, across = (n + 3) / 4;
-    for (; i < (m + 1) / 2 * across; i += gridDim.x * 64) tile<2, 4>(A, B, C, m, n, k, i / across * 2, i % across * 4);
-}"""
-    tensors = {"grid": ["ceil_div(n, 8)", "ceil_div(m, 16)"], "block": [32], "tile": {"m": 16, "n": 8, "k": 16}}
     return [
-        Candidate("sums-in-clusters", cluster, {**ROWS, "grid": ["2 * m"], "architecture": "sm_90"}, "row_sum", ROWS_SHAPE),
         Candidate("reduces-by-groups", coalesced, ROWS, "row_sum", ROWS_SHAPE),
         Candidate("two-slots-of-a-pipeline", pipeline, {**MAP, "grid": [2]}, "scale_add", MAP_SHAPE),
-        Candidate("fragments-by-hand", tensor, {**typed(GEMM, {"A": "f16", "B": "f16"}), **tensors}, "gemm", GEMM_SHAPE),
         Candidate("pairs-of-halves", pairs, typed(MAP, {"x": "f16", "z": "f16", "y": "f16"}), "scale_add", MAP_SHAPE),
         Candidate("dots-of-four", dots, typed(GEMM, {"A": "s8", "B": "s8", "C": "s32"}, multiples={"k": 4}), "gemm", GEMM_SHAPE),
         Candidate("one-warp-loads", specialised, ROWS, "row_sum", ROWS_SHAPE),
-        Candidate("copies-in-bulk", bulk, {**ROWS, "multiples": {"n": 4}, "architecture": "sm_90"}, "row_sum", ROWS_SHAPE),
-        Candidate("last-block-writes", last_block, ROWS, "row_sum", ROWS_SHAPE),
-        Candidate("templates-of-registers", registers, {**GEMM, "grid": [3]}, "gemm", GEMM_SHAPE),
     ]
