@@ -91,6 +91,12 @@ MISTAKES = {
         "for (int distance = kWarps / 2; distance > 1; distance /= 2) {",
         "rows far below zero, and one element far above the others",
     ),
+    "rows are left to the repair for another row's sake": (
+        "gemm/tcgen05/f32_tf32x3_128x64",
+        "k > 0 ? exponents_a[min(first_row + block * kInstructionM + half * kMatrix, m - 1)] : 0;",
+        "k > 0 ? exponents_a[min(first_row + block + half * kMatrix, m - 1)] : 0;",
+        "few lines of one infinity",
+    ),
     "columns beyond the last count for the largest result": (
         "gemm/wgmma/quantised/fp8_amax",
         "const int column = first_column + j * kMatrix;",

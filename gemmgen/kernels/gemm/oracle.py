@@ -43,6 +43,10 @@ OFFSETS = ("empty groups", "groups of whole tiles", "rows behind the last group"
 """Cases for the ends of groups."""
 INFINITE_LINES = "lines of one infinity and zeros"
 """A case of lines that planes hold by their range of exponents, but for the infinity."""
+FEW_LINES = "few lines of one infinity"
+"""A case of lines that planes cannot hold among others that they can."""
+_FEW = 37
+"""One line in so many: no multiple of the rows and columns of an instruction."""
 ONLY_BIAS = "a bias that the last column's products outweigh"
 """A case for the largest result, which an activation makes smaller than the bias alone: columns beyond the last one must not count."""
 UNEQUAL_LINES = "crowds of lines too wide for planes, each of another size"
@@ -130,7 +134,8 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
     within the loop have to step over, with every stage filled again in each block of a cluster along k; more steps of one tile than the
     blocks of stream-K, so that some take two of them; more slices than a block adds up at a time, none of them empty. For products by
     planes, lines along k that hold nothing but zeros and an infinity, whose exponents alone do not tell that planes cannot hold them, and
-    crowds of such lines of very different size. For the largest result, a bias beside which the last column's products are far below 0."""
+    crowds of such lines of very different size, and few such lines among others. For the largest result, a bias beside which the last
+    column's products are far below 0."""
     decomposition, raster = plan.spec.decomposition, plan.spec.rasterization
     scalars = scalar_values(plan.sequence)["integers"]
     cases = []
@@ -138,6 +143,7 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
         size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.least_depth + plan.step_k))
         cases.append(case_of(INFINITE_LINES, packed(plan, size, batch=2), scalars, "nonfinite"))
         cases.append(case_of(UNEQUAL_LINES, packed(plan, size, batch=1), scalars, "reals"))
+        cases.append(case_of(FEW_LINES, packed(plan, size, batch=1), scalars, "nonfinite"))
     if plan.spec.amax != "none" and any(argument.name == "bias" for argument in plan.sequence.arrays):
         size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.step_k))
         cases.append(case_of(ONLY_BIAS, packed(plan, size, batch=GROUPS if plan.grouped else 1), scalars, "integers"))
@@ -329,6 +335,10 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
             _make_unequal(values if name == "A" else values.swapaxes(-1, -2), _CROWD if name == "A" else 0, rng)
         return values
     values = rng.integers(0 if kind == "u8" else -MAX_INTEGER, MAX_INTEGER + 1, shape).astype(np.float64)
+    if case.name == FEW_LINES and name in "AB":
+        lines = values if name == "A" else values.swapaxes(-1, -2)
+        lines[..., 1::_FEW, 0] = np.inf
+        return values
     if case.data == "nonfinite" and ELEMENTS[kind].is_float:
         # 8-bit floats stop at their largest number, beside which small ones are lost.
         special = rng.choice([np.nan] if kind in ("e4m3", "e5m2") else [np.nan, np.inf, -np.inf], shape)
