@@ -55,7 +55,7 @@ def test_a_processor_that_nobody_knows_is_named() -> None:
     ("formula", "got"),
     [
         ({"value": "float32(float64(acc))"}, "a value of type float64"),
-        ({"outputs": {"C": "acc", "codes": {"value": "acc", "type": "e4m3"}}}, "codes of type float8_e4m3fn"),
+        ({"outputs": {"C": "acc", "narrow": {"value": "acc", "type": "e4m3"}}}, "narrow of type float8_e4m3fn"),
     ],
 )
 def test_doubles_and_8_bit_floats_on_processors_are_refused(formula: dict[str, object], got: str) -> None:

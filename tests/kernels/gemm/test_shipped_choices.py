@@ -55,6 +55,8 @@ ELSEWHERE = (
     "constant",
     "schema_version",
     "finish",
+    "scalars",
+    "places",
 )
 """Fields of which these strategies take nothing, or whose choices are tested for themselves."""
 
