@@ -72,7 +72,7 @@ def columns_in_use(ends: Sequence[int], allocated: int, of_pair: bool = False, o
 
 
 def columns_over_time(tile_columns: int, scales: tuple[int, int] | None = None, piece: str = "tile") -> Timeline:
-    """Who holds which columns when: the two sets of sums, and the columns of block scales, if there are any. ``piece``: the part of a
+    """Bars that show when each role holds the two sets of sums and, if there are block scales, their columns. ``piece``: the part of a
     product that a set takes at a time."""
     rows = [f"columns {first} to {first + tile_columns - 1}" for first in (0, tile_columns)]
     if scales is not None:

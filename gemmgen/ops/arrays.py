@@ -211,3 +211,16 @@ def address_reader() -> Callable[[Any], int]:
 def _told_address(array: Any) -> int:
     address: int = array.ctypes.data
     return address
+
+
+def stored(product: Any, alpha: complex, beta: complex, out: Any) -> Any:
+    """The array alpha product + beta out, in ``out`` if there is one, else in ``product``. A beta other than 0 needs an ``out``."""
+    if alpha != 1:
+        product *= alpha
+    if out is None:
+        return product
+    if beta != 0:
+        product += beta * out
+    if product is not out:
+        out[...] = product
+    return out

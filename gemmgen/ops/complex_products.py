@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.ops.arrays import is_torch, type_word
+from gemmgen.ops.arrays import is_torch, stored, type_word
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
 """Types of real and imaginary parts."""
@@ -72,16 +72,6 @@ def _joined(real: Any, imaginary: Any, out: Any, alpha: complex, beta: complex) 
         library = sys.modules[type(real).__module__.split(".")[0]]
         result = library.empty(real.shape, WHOLES[type_word(real)])
         result.real, result.imag = real, imaginary
-    if alpha != 1:
-        result *= alpha
-    if out is None:
-        return result
-    if tuple(out.shape) != tuple(result.shape):
+    if out is not None and tuple(out.shape) != tuple(result.shape):
         raise LaunchError(f"matmul: out has shape {tuple(out.shape)}, need {tuple(result.shape)}")
-    if beta != 0:
-        result += beta * out
-    if is_torch(out):
-        out.copy_(result)
-    else:
-        out[...] = result
-    return out
+    return stored(result, alpha, beta, out)

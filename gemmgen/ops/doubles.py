@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,7 +17,7 @@ from gemmgen.kernels.gemm.request import DOUBLE, alignment_elements, is_stored
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.launch import MAX_WORKSPACE
 from gemmgen.kernels.requests import Copy
-from gemmgen.ops.arrays import copied, layout_of, new_array, type_word, view_of
+from gemmgen.ops.arrays import copied, layout_of, new_array, stored, type_word, view_of
 from gemmgen.runtime.arrays.protocols import Stream
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
@@ -53,6 +52,8 @@ def is_deep(a: Any) -> bool:
 def multiply_scaled(a: Any, b: Any, precision: str, out: Any, scalars: tuple[float, float], stream: Stream | None) -> Any:
     """The array alpha a b + beta out of matrices or batches, product by product. Each product is rounded before it is scaled and added.
     Raises ``LaunchError``."""
+    import numpy as np
+
     alpha, beta = scalars
     for name, factor in (("a", a), ("b", b)):
         if getattr(factor, "ndim", 0) < 2:
@@ -65,7 +66,7 @@ def multiply_scaled(a: Any, b: Any, precision: str, out: Any, scalars: tuple[flo
     if out is None and beta != 0:
         raise LaunchError("matmul: beta is not 0, but there is no out that it would multiply; pass out=")
     try:
-        batch = broadcast_shape(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
+        batch = np.broadcast_shapes(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
     except ValueError:
         raise LaunchError(f"matmul: a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)} have batches of different shapes") from None
     shape = (*batch, a.shape[-2], b.shape[-1])
@@ -75,31 +76,10 @@ def multiply_scaled(a: Any, b: Any, precision: str, out: Any, scalars: tuple[flo
     if alpha == 0:
         product[...] = 0
     else:
-        for place in product_places(batch):
+        for place in np.ndindex(*batch):
             left, right = (factor[broadcast_place(place, factor.ndim - 2, factor.shape)] for factor in (a, b))
             multiply(left, right, precision, product[place] if place else product, stream)
-    if alpha not in (0, 1):
-        product *= alpha
-    if beta != 0:
-        product += beta * out
-    if out is None or product is out:
-        return product
-    out[...] = product
-    return out
-
-
-def broadcast_shape(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that two batches broadcast to, by NumPy's rules. Raises ``ValueError``."""
-    import numpy as np
-
-    return np.broadcast_shapes(first, second)
-
-
-def product_places(batch: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The indices of a batch's products; one empty index if there is no batch."""
-    import numpy as np
-
-    return np.ndindex(*batch)
+    return stored(product, alpha, beta, out)
 
 
 def broadcast_place(place: tuple[int, ...], axes: int, shape: tuple[int, ...]) -> tuple[int, ...]:

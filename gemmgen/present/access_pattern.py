@@ -26,7 +26,7 @@ MAX_OFFSET = 1 << 18
 """Bytes of shared memory that no device exceeds."""
 _MAX_NODES = 200
 _SWIZZLES: tuple[Swizzle, ...] = ("128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")
-"""Of rows of 128 bytes or parts of rows, in the terms of tensor maps (those with atoms on sm_100 and later)."""
+"""Names in tensor maps of the swizzles of 128-byte rows, or of parts of rows; those with atoms need sm_100 or later."""
 
 GRAMMAR = Grammar(
     binary=frozenset({ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor}),
