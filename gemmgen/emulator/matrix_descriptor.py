@@ -31,6 +31,8 @@ class MatrixDescriptor(NamedTuple):
     stride: int
     base_offset: int
     mode: int
+    continued: int | None = None
+    """Address of the matrix whose rows continue the rows of this one behind their ends (tcgen05 on sm_103a)."""
 
     @property
     def span(self) -> int:
@@ -56,17 +58,23 @@ _TENSOR_MODES = {0: 0, 1: WIDE_ATOMS, 2: 1, 4: 2, 6: 3}
 _TENSOR_VERSION = 1
 
 
-def decode_tensor(bits: int) -> tuple[MatrixDescriptor, str | None]:
-    """A descriptor of tcgen05 from its 64 bits, and the reason that it has no meaning, if it has none."""
+def decode_tensor(bits: int, may_continue: bool = False) -> tuple[MatrixDescriptor, str | None]:
+    """A descriptor of tcgen05 from its 64 bits, and the reason that it has no meaning, if it has none.
+
+    ``may_continue``: bit 52 may say that the leading dimension is the address of a second matrix, where rows that cross the end of a
+    swizzled row continue.
+    """
     layout, version = bits >> 61 & 7, bits >> 46 & 7
     plain = decode(bits)._replace(mode=_TENSOR_MODES.get(layout, 0))
     if version != _TENSOR_VERSION:
         return plain, f"its bits 46 to 48 are {version:03b}, but have to be 001"
     if layout not in _TENSOR_MODES:
         return plain, f"its bits 61 to 63 are {layout}: no layout"
-    if bits >> 52 & 0x1FF:
+    if bits >> 53 & 0xFF or (bits >> 52 & 1 and not may_continue):
         return plain, "its bits 52 to 60 have to be zero"
-    return plain, None
+    if bits >> 52 & 1 and plain.mode == 0:
+        return plain, "its bit 52 is for layouts with a swizzle"
+    return plain._replace(continued=plain.leading) if bits >> 52 & 1 else plain, None
 
 
 class Chunks(NamedTuple):
@@ -109,6 +117,9 @@ def chunks(descriptor: MatrixDescriptor, rows: int, row_chunks: int, k_major: bo
     else:
         offsets = inside + outer // group * stride + chunk % per_span * CHUNK_BYTES + chunk // per_span * leading
     addresses = offsets + descriptor.start
+    if descriptor.continued is not None:
+        behind = descriptor.start % span + along >= span
+        addresses = np.where(behind, addresses - descriptor.start // span * span - span + descriptor.continued, addresses)
     if descriptor.mode == WIDE_ATOMS:
         addresses = addresses ^ ((addresses >> 7) - descriptor.base_offset & _WIDE_GROUP - 1) << 5
     elif per_span > 1:

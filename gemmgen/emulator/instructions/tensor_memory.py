@@ -352,10 +352,10 @@ class SharedOperand:
         self.inst, self.binder, self.name = inst, binder, name
         self.source = binder.source(inst, operand, "u64")
 
-    def chunks(self, lane: int, rows: int, row_chunks: int, k_major: bool) -> matrix_descriptor.Chunks:
-        """Its chunks of 16 bytes within a block."""
+    def chunks(self, lane: int, rows: int, row_chunks: int, k_major: bool, may_continue: bool = False) -> matrix_descriptor.Chunks:
+        """Its chunks of 16 bytes within a block; ``may_continue``: its rows may continue in a second matrix."""
         bits = int(value_at(self.source, np.array([lane]))[0])
-        descriptor, problem = matrix_descriptor.decode_tensor(bits)
+        descriptor, problem = matrix_descriptor.decode_tensor(bits, may_continue)
         if problem is not None:
             self._fail(f"the descriptor 0x{bits:016x} of {self.name}: {problem}", lane)
         if k_major and descriptor.mode == matrix_descriptor.WIDE_ATOMS:
@@ -367,7 +367,8 @@ class SharedOperand:
             reached = f"reaches to 0x{found.end - shared.first:x}"
             offsets = f"a leading offset of {descriptor.leading} and a stride of {descriptor.stride} bytes"
             self._fail(f"{where} and {reached} with {offsets}; shared memory has {shared.size - shared.first} bytes", lane)
-        if descriptor.mode and k_major and descriptor.start % descriptor.span + row_chunks * CHUNK > descriptor.span:
+        within = descriptor.start % descriptor.span + row_chunks * CHUNK <= descriptor.span
+        if descriptor.mode and k_major and not within and descriptor.continued is None:
             row = f"rows of {descriptor.span} bytes, as its swizzle has them"
             self._fail(f"{where}, {descriptor.start % descriptor.span} bytes into {row}: its rows reach beyond their end", lane)
         return found

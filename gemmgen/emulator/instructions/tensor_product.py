@@ -4,6 +4,9 @@ PTX ISA, "TensorCore 5th Generation Family Instructions: tcgen05.mma", with its 
 `mma_traits_sm100_frag.hpp`. A row of A or B has 32 bytes for each instruction. Elements of D take a column each, of A in tensor memory as
 many bits as they have. A scale of row i lies in lane i mod 32, column i div 32, in every quarter of the lanes.
 
+With k = 96 (sm_103a, `mxf4` and `mxf4nvf4`), a row has 48 bytes, and three or six scales. They begin at the byte that the scale id
+names, and continue in the word of the next four scales: four columns behind, or eight if B has more than 128 columns.
+
 Of sparse products (``.sp``), A holds half of the elements along k in as many bytes as a dense one, B is twice as deep, and nibbles in
 tensor memory say which elements A holds (`gemmgen.emulator.instructions.sparse`).
 """
@@ -32,8 +35,10 @@ from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Negated, Operand, Vector
 from gemmgen.emulator.transfers import AsyncAccess
 
-_ROW_BYTES = 32
-_ROW_WORDS = _ROW_BYTES // 4
+_ROW_BYTES, _DEEP_ROW_BYTES = 32, 48
+_WORD_SCALES = 4
+_SCALE_TILE = 128
+"""Rows whose scales a tile holds; their words take four columns."""
 _DEEPEST_SELECTED = 16
 """Depth of a dense instruction up to which the metadata of a sparse one lie in a single column, which a selector names."""
 _SPARSE_ROWS_AT_ONCE = 32
@@ -107,6 +112,13 @@ class Form:
     scale_type: str
     selector: int
     """The column of the metadata of a sparse A that an instruction takes."""
+    deep: bool = False
+    """True with k = 96."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of A, or a column of B, for each dense instruction."""
+        return _DEEP_ROW_BYTES if self.deep else _ROW_BYTES
 
 
 def decode(bits: int, kind: Kind, pair: bool, stationary: bool = False, sparse: bool = False) -> tuple[Form, str | None]:
@@ -120,7 +132,8 @@ def decode(bits: int, kind: Kind, pair: bool, stationary: bool = False, sparse: 
         ids, scale_type = (0, 0), ""
     negated = (bits >> 13 & 1) != (bits >> 14 & 1)
     majors = bool(bits >> 15 & 1), bool(bits >> 16 & 1)
-    form = Form(m, n, a or "", b or "", sums or "", negated, majors, bool(bits >> 3 & 1), ids, scale_type, bits & 3)
+    deep = kind.scaled and bool(bits >> 31)
+    form = Form(m, n, a or "", b or "", sums or "", negated, majors, bool(bits >> 3 & 1), ids, scale_type, bits & 3, deep)
     return form, _problem(bits, form, kind, pair, stationary) or _sparsity_problem(bits, form, kind, sparse)
 
 
@@ -128,6 +141,8 @@ def _sparsity_problem(bits: int, form: Form, kind: Kind, sparse: bool) -> str | 
     if bool(bits >> 2 & 1) != sparse:
         of_bit, of_name = ("dense", "sparse") if sparse else ("sparse", "dense")
         return f"its bit 2 says that A is {of_bit}, the instruction that it is {of_name}"
+    if form.deep and sparse:
+        return "k = 96 (its bit 31) is for a dense A"
     choices = 2 if sparse and kind.depth <= _DEEPEST_SELECTED else 1
     if form.selector >= choices:
         return f"the sparsity selector is {form.selector}; it must be below {choices} for this kind"
@@ -142,15 +157,15 @@ def _problem(bits: int, form: Form, kind: Kind, pair: bool, stationary: bool) ->
         return "saturation is for integers, negation for the others"
     if any(form.major) and (kind.depth == 64 or (form.major[0] and form.a in _NARROW_BITS) or (form.major[1] and form.b in _NARROW_BITS)):
         return "types below 8 bits are K-major"
-    if kind.scaled and bits >> 31:
-        return "k = 96 (its bit 31, on sm_103a) is not implemented" if kind.depth == 64 else "bit 31 has to be zero"
+    if form.deep and kind.depth != 64:
+        return "bit 31 has to be zero"
     if not kind.scaled and (bits >> 6 & 1 or bits >> 23 & 1 or bits >> 29 & (1 if stationary else 7)):
         return "bits that have to be zero are set"
     if stationary:
         good = form.m in (32, 64, 128) and form.n in (64, 128, 256)
         return None if good else f"m = {form.m} and n = {form.n} with .ws; m is 32, 64 or 128, n is 64, 128 or 256"
     rows = (128, 256) if pair else (128,) if kind.scaled else (64, 128)
-    step = 16 if pair or (form.m == 128 and not kind.scaled) else 8
+    step = 16 if pair or form.deep or (form.m == 128 and not kind.scaled) else 8
     good = form.n % step == 0 and step <= form.n <= 256
     if integers and not pair and form.n > 32:
         good = good and form.n % 16 == 0
@@ -180,6 +195,7 @@ class _Product:
         if self.stationary and (self.pair or self.kind.scaled):
             raise UnknownInstruction("tcgen05.mma.ws is for single blocks, without block scales", instruction=inst)
         self.scales = self._scale_vector(name)
+        self.has_deep = binder.program.module.target.startswith("sm_103")
         d, a, b, *rest = inst.operands
         self.metadata = self._metadata(rest.pop(0)) if self.sparse else None
         form = rest.pop(0)
@@ -257,6 +273,8 @@ class _Product:
         places = pair_of(inst, self.binder.geometry, lane // stride, failing(inst, self.binder, who))
         bits = self._one(self.form, lane)
         form, problem = self._decode(bits)
+        if problem is None and form.deep and not self.has_deep:
+            problem = "k = 96 (its bit 31) is for sm_103a"
         if problem is not None:
             self._fail(f"the instruction descriptor 0x{bits:08x}: {problem}", lane)
         has_residues = {form.a, form.b} <= _WITH_RESIDUES and not (self.kind.scaled and form.negated)
@@ -274,7 +292,8 @@ class _Product:
             if form.major[0]:
                 self._fail("A in tensor memory is K-major", lane)
             a_cells = [
-                self._cells(lane, place, int(self.a_address(who)[0]), (layout.extent[0], _ROW_WORDS), layout.bases) for place in places
+                self._cells(lane, place, int(self.a_address(who)[0]), (layout.extent[0], form.row_bytes // 4), layout.bases)
+                for place in places
             ]
             reads += a_cells
             load_a = self._from_tensor_memory(a_cells, layout, form)
@@ -362,7 +381,7 @@ class _Product:
             size = _ELEMENT_BYTES.get(element, 1)
             operand_chunks = operand.chunks(lane, self.kind.depth * deep, -(-rows * size // CHUNK), k_major=False)
         else:
-            operand_chunks = operand.chunks(lane, rows, _ROW_BYTES * deep // CHUNK, k_major=True)
+            operand_chunks = operand.chunks(lane, rows, form.row_bytes * deep // CHUNK, k_major=True, may_continue=form.deep)
         chunks = []
         for place in places:
             access, found = operand.begin(lane, place, operand_chunks)
@@ -407,35 +426,43 @@ class _Product:
 
     # -- scales --------------------------------------------------------------------------------------------------
 
+    def _scales_of_row(self, form: Form) -> int:
+        """Scales of a row of A, or a column of B."""
+        return self.scales * 3 // 2 if form.deep else self.scales
+
     def _check_scales(self, form: Form, lane: int) -> None:
         if not self.kind.scaled:
             return
-        allowed = {1: (0, 1, 2, 3), 2: (0, 2), 4: (0,)}[self.scales]
+        scales = self._scales_of_row(form)
+        allowed = {1: (0, 1, 2, 3), 2: (0, 2), 3: (0, 1, 2, 3), 4: (0,), 6: (0, 2)}[scales]
         wrong = [number for number in form.scale_ids if number not in allowed]
         if wrong:
-            self._fail(f"scale id {wrong[0]} with {self.scales} scales a row; {' or '.join(map(str, allowed))} are possible", lane)
+            self._fail(f"scale id {wrong[0]} with {scales} scales a row; {' or '.join(map(str, allowed))} are possible", lane)
         if form.scale_type == "ue4m3" and self.scales != 4:
             self._fail("scales of type ue4m3 belong to blocks of 16", lane)
 
     def _scale_cells(self, lane: int, places: Sequence[int], form: Form, who: Lanes) -> list[list[Cells]]:
         """Cells of the scales of A and of B. Each block has those of its rows of A, and all those of B."""
         found = []
-        for address, rows in zip(self.scale_addresses, (form.m // len(places), form.n), strict=False):
+        for address, rows, number in zip(self.scale_addresses, (form.m // len(places), form.n), form.scale_ids, strict=False):
             start = int(address(who)[0])
-            columns = -(-rows // QUARTER)
+            words = -(-(number + self._scales_of_row(form)) // _WORD_SCALES)
+            columns = (words - 1) * _columns_of_scales(rows) + -(-rows // QUARTER)
             # Bits 30 and 31 of the address may tell the byte, as the id does.
             found.append([self._cells(lane, place, start & 0x3FFFFFFF, (LANES, columns), (0,)) for place in places])
         return found
 
-    def _load_scales(self, cells: Cells, rows: int, number: int, who: Lanes) -> np.ndarray:
+    def _load_scales(self, cells: Cells, rows: int, number: int, form: Form, who: Lanes) -> np.ndarray:
         """The codes of the scales of some rows, from the byte ``number`` of each word on."""
         used = np.zeros((LANES, cells.columns[1] - cells.columns[0]), np.bool_)
-        row = np.arange(rows)
+        row, scales = np.arange(rows), self._scales_of_row(form)
+        word = np.arange(-(-(number + scales) // _WORD_SCALES))
+        columns = row[:, None] // QUARTER + word * _columns_of_scales(rows)
         for quarter in range(0, LANES, QUARTER):
-            used[row % QUARTER + quarter, row // QUARTER] = True
+            used[row[:, None] % QUARTER + quarter, columns] = True
         self.memory.check_written(self.inst, who, cells, used)
-        words = self.memory.data[cells.index][:QUARTER].T.reshape(-1)[:rows]
-        return np.ascontiguousarray(words).view(np.uint8).reshape(rows, 4)[:, number : number + self.scales]
+        words = self.memory.data[cells.index][row[:, None] % QUARTER, columns]
+        return np.ascontiguousarray(words).view(np.uint8).reshape(rows, -1)[:, number : number + scales]
 
     # -- metadata of a sparse A ----------------------------------------------------------------------------------
 
@@ -513,7 +540,7 @@ class _Product:
         for number, (of_a, of_b) in enumerate(zip(*cells, strict=True)):
             own = slice(number * rows, (number + 1) * rows)
             scales = [
-                self._load_scales(part, count, byte, who)
+                self._load_scales(part, count, byte, form, who)
                 for part, count, byte in zip((of_a, of_b), (rows, form.n), form.scale_ids, strict=True)
             ]
             if chosen:
@@ -547,6 +574,11 @@ class _Product:
         return multiply_scaled(left, right, addend, *(tensor_core.scales(codes, form.scale_type) for codes in scales))
 
 
+def _columns_of_scales(rows: int) -> int:
+    """Columns from one word of four scales to the next: those of the words of 128 rows, or of 256."""
+    return -(-rows // _SCALE_TILE) * _SCALE_TILE // QUARTER
+
+
 @lru_cache(maxsize=256)
 def _sums_of(form: Form, blocks: int, stationary: bool) -> _Sums:
     return _Sums(form, blocks, stationary)
@@ -571,7 +603,7 @@ class _Sums:
         self.a_rows = np.flatnonzero(self.lanes_used) if self.bands == 1 else np.arange(rows)
         self.a_lanes = lane if stationary else self.a_rows
         """Lanes of A in tensor memory: of each row, or of each row of each copy, one for each part of the columns."""
-        self.used_rows = np.broadcast_to(np.isin(lane, self.a_lanes)[:, None], (len(lane), _ROW_WORDS))
+        self.used_rows = np.broadcast_to(np.isin(lane, self.a_lanes)[:, None], (len(lane), form.row_bytes // 4))
 
     def gather(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """The matrix from the cells of each block."""
