@@ -84,10 +84,7 @@ def _fenced(match: re.Match[str]) -> str:
         command = " ".join(line.removesuffix("\\").strip() for line in shown)
         lines = run(command.removeprefix("$ "), int(options.get("exit", 0))).rstrip().splitlines()
         if "from" in options:
-            found = next((place for place, line in enumerate(lines) if re.search(options["from"], line)), None)
-            if found is None:
-                raise SystemExit(f"{command}: no line matches {options['from']!r}")
-            lines = lines[found:]
+            lines = lines[_matching(lines, options["from"], command) :]
         if "match" in options:
             lines = [line for entry in _entries(lines) if re.search(options["match"], entry[0]) for line in entry]
         lines = [*shown, *(part for line in _selected(lines, options) for part in _wrapped(line))]
@@ -113,6 +110,14 @@ def _wrapped(line: str) -> list[str]:
         return [line]
     indentation = line[: len(line) - len(line.lstrip())] + "    "
     return textwrap.wrap(line, int(COLUMNS), subsequent_indent=indentation, drop_whitespace=True, break_on_hyphens=False)
+
+
+def _matching(lines: list[str], pattern: str, source: str) -> int:
+    """The place of the first line that a pattern matches; the program ends with a message that names the source if there is none."""
+    found = next((place for place, line in enumerate(lines) if re.search(pattern, line)), None)
+    if found is None:
+        raise SystemExit(f"{source}: no line matches {pattern!r}")
+    return found
 
 
 def _entries(lines: list[str]) -> list[list[str]]:
@@ -147,7 +152,7 @@ def _code(spec: str, options: dict[str, str]) -> list[str]:
     import gemmgen
 
     lines = gemmgen.render(spec).text.splitlines()
-    first = next(place for place, line in enumerate(lines) if re.search(options["from"], line))
+    first = _matching(lines, options["from"], f"code {spec}")
     return lines[first : first + int(options["lines"])]
 
 

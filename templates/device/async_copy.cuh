@@ -1,6 +1,6 @@
 // Asynchronous copies from global to shared memory, started by threads that do not wait for them (cp.async).
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
@@ -13,8 +13,8 @@ __device__ __forceinline__ void copy_async(unsigned target, const void* source, 
             :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
 }
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0. Asks
-// for the kPrefetch bytes, 64, 128 or 256, around the source in the L2.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0. Prefetches the
+// kPrefetch bytes (64, 128 or 256) around the source into the L2.
 template <int kBytes, int kPrefetch>
 __device__ __forceinline__ void copy_async_prefetching(unsigned target, const void* source, int bytes)
 {
@@ -34,8 +34,8 @@ __device__ __forceinline__ void copy_async_cached(unsigned target, const void* s
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" :: "r"(target), "l"(source), "r"(bytes) : "memory");
 }
 
-// Starts to copy 16 bytes that stay in the L1, where they are soon read again, and asks for the kPrefetch bytes, 64,
-// 128 or 256, around the source in the L2.
+// Starts to copy 16 bytes that stay in the L1, where they are soon read again, and prefetches the kPrefetch bytes (64,
+// 128 or 256) around the source into the L2.
 template <int kPrefetch>
 __device__ __forceinline__ void copy_async_cached_prefetching(unsigned target, const void* source, int bytes)
 {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void copy_async_cached_prefetching(unsigned target, c
         :: "r"(target), "l"(source), "r"(bytes), "n"(kPrefetch) : "memory");
 }
 
-// A policy by which what is read goes first when the L2 makes room.
+// Cache policy: the L2 evicts the lines read with it first.
 __device__ __forceinline__ unsigned long long policy_evict_first()
 {
     unsigned long long policy;
@@ -52,7 +52,7 @@ __device__ __forceinline__ unsigned long long policy_evict_first()
     return policy;
 }
 
-// A policy by which what is read goes last when the L2 makes room.
+// Cache policy: the L2 evicts the lines read with it last.
 __device__ __forceinline__ unsigned long long policy_evict_last()
 {
     unsigned long long policy;
@@ -60,7 +60,7 @@ __device__ __forceinline__ unsigned long long policy_evict_last()
     return policy;
 }
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory, which the L2 keeps by a policy.
+// Starts to copy kBytes (4, 8 or 16) to shared memory, with a cache policy for the L2.
 template <int kBytes>
 __device__ __forceinline__ void copy_async_by_policy(
     unsigned target, const void* source, int bytes, unsigned long long policy)
@@ -81,7 +81,7 @@ __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of this thread's groups are still under way.
+// Waits until no more than kPending of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {

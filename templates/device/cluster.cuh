@@ -36,7 +36,7 @@ __device__ __forceinline__ void store_remote_integers(unsigned target, int a, in
         "st.shared::cluster.v4.s32 [%0], {%1, %2, %3, %4};" :: "r"(target), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// Arrives at the barrier of the cluster without waiting; orders no memory but what a fence orders.
+// Arrives at the barrier of the cluster without waiting; orders no memory accesses; fences do.
 __device__ __forceinline__ void arrive_at_cluster()
 {
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");

@@ -1,7 +1,7 @@
 // Descriptors by which matrix instructions of warpgroups find operands in shared memory (PTX ISA, "Matrix Descriptor
 // Format"): strides in the upper half of 64 bits; in the lower half the address, so that adding to it moves an operand.
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -23,8 +23,8 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {

@@ -1,7 +1,7 @@
 // Barriers in shared memory that count arrivals of threads and bytes of asynchronous copies (mbarrier). They are named
 // by their addresses in shared memory.
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");

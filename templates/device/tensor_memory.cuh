@@ -11,26 +11,26 @@ __device__ __forceinline__ void allocate_tensor_memory(unsigned target)
     asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;");
 }
 
-// Gives them back, by a whole warp.
+// Frees the columns, by a whole warp.
 template <int kColumns>
 __device__ __forceinline__ void free_tensor_memory(unsigned address)
 {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" :: "r"(address), "n"(kColumns));
 }
 
-// Orders what this thread did in tensor memory before a synchronization of threads that follows.
+// Orders this thread's earlier accesses to tensor memory before the synchronization of threads that follows.
 __device__ __forceinline__ void tensor_memory_before_sync()
 {
     asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
 }
 
-// Orders what this thread does in tensor memory behind a synchronization of threads.
+// Orders this thread's later accesses to tensor memory after the synchronization of threads before it.
 __device__ __forceinline__ void tensor_memory_after_sync()
 {
     asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
-// Lets a barrier count an arrival once the products that this thread has started are done.
+// Makes a barrier count one arrival when the products that this thread has started are complete.
 __device__ __forceinline__ void commit_products(unsigned barrier)
 {
     asm volatile(
@@ -41,7 +41,7 @@ __device__ __forceinline__ void commit_products(unsigned barrier)
 template <int kRowBytes>
 __device__ __forceinline__ unsigned long long tensor_descriptor(unsigned position)
 {
-    constexpr int kUnit = 16;  // bytes in which descriptors count
+    constexpr int kUnit = 16;  // unit of the addresses and strides in descriptors, in bytes
     constexpr unsigned kSwizzle = kRowBytes == 128 ? 2 : kRowBytes == 64 ? 4 : 6;  // code of the swizzle
     constexpr unsigned kVersion = 1;
     constexpr unsigned kStrideBytes = 8 * kRowBytes;  // from eight rows to the next
@@ -55,8 +55,8 @@ __device__ __forceinline__ void wait_for_tensor_loads()
     asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
 }
 
-// Starts to load 32 columns of 16 lanes: of every 8 columns, a thread has two neighbours of row lane / 4, and two of
-// the row 8 below.
+// Starts to load 32 columns of 16 lanes: in every 8 columns, a thread gets two adjacent elements of row lane / 4, and two
+// of the row 8 below.
 __device__ __forceinline__ void load_tensor_columns(float (&values)[16], unsigned address)
 {
     asm volatile(

@@ -10,15 +10,15 @@ __device__ __forceinline__ void allocate_tensor_memory_of_pair(unsigned target)
     asm volatile("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;");
 }
 
-// Gives them back, by a whole warp of each block.
+// Frees the columns, by a whole warp of each block.
 template <int kColumns>
 __device__ __forceinline__ void free_tensor_memory_of_pair(unsigned address)
 {
     asm volatile("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" :: "r"(address), "n"(kColumns));
 }
 
-// Lets the barriers at this place of both blocks count an arrival once the products that this thread has started are
-// done.
+// Makes the barriers at this place of both blocks count one arrival when the products that this thread has started are
+// complete.
 __device__ __forceinline__ void commit_products_of_pair(unsigned barrier)
 {
     constexpr unsigned short kBothBlocks = 3;
@@ -67,8 +67,8 @@ __device__ __forceinline__ void load_pair_boxes_3d(
         load_pair_box_3d(target + box * kBytes, map, barrier, x + box * kElements, y, z);
 }
 
-// Starts to copy a column of pixels, some channels of each: of the pixels that lie (dx, dy) from those of the map's
-// walk, which begins at (x, y) of an image.
+// Starts to copy some channels of a column of pixels: of the pixels at a distance of (dx, dy) from those of the map's walk,
+// which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pair_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
 {

@@ -11,7 +11,7 @@ __device__ __forceinline__ void load_bytes(unsigned target, const void* source, 
 // The descriptor of a tile of scales in shared memory, with this lower half.
 __device__ __forceinline__ unsigned long long scale_descriptor(unsigned position)
 {
-    constexpr int kUnit = 16;  // bytes in which descriptors count
+    constexpr int kUnit = 16;  // unit of the addresses and strides in descriptors, in bytes
     constexpr unsigned kVersion = 1;
     constexpr unsigned kStrideBytes = 128;  // from eight rows to the next
     return static_cast<unsigned long long>(kVersion << 14 | kStrideBytes / kUnit) << 32 | position;

@@ -2,8 +2,9 @@
 // along k if kAlongK, else along m or n; so do those of shared memory, or along k (kSharedAlongK) where elements are
 // transposed on their way.
 
-// Bytes to a byte of a row in shared memory: kRowBytes of a row lie side by side, the next as many kSpanBytes further.
-// Vectors of 16 bytes are permuted by an exclusive or with the row, alike in as many rows as fill all banks.
+// Offset of a byte of a row in shared memory: kRowBytes of a row are contiguous, the next kRowBytes lie kSpanBytes
+// further. Vectors of 16 bytes are permuted by an exclusive or with the row; rows that fill all banks together are
+// permuted alike.
 template <int kRowBytes, int kSpanBytes>
 __device__ __forceinline__ int swizzled_offset(int row, int byte)
 {
@@ -122,7 +123,7 @@ __device__ __forceinline__ void copy_tile(
 }
 
 // Starts to copy a tile whose rows are those of the matrix that `rows` names, from `first_row` to `end_row`. Rows that
-// the matrix, of `matrix_rows`, does not have become 0, as does what lies outside of it along k.
+// the matrix, of `matrix_rows`, lacks become 0, as do elements outside of it along k.
 template <class Tile, int kThreads>
 __device__ __forceinline__ void copy_gathered_tile(
     unsigned target, const typename Tile::Element* __restrict__ matrix, int ld, const int* __restrict__ rows,

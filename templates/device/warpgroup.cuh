@@ -26,7 +26,7 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until no more than kPending groups of matrix instructions are under way.
+// Waits until no more than kPending groups of matrix instructions are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait()
 {
