@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
     from rich.text import Text
 
 
@@ -32,6 +33,9 @@ class Column:
 
 FOLDED_WIDTH = 20
 """Characters that a column which folds keeps at least, before a table becomes cards."""
+
+LINE_SECONDS = 10.0
+"""Between two lines of progress where standard error is no terminal."""
 
 
 def print_json(data: object) -> None:
@@ -96,15 +100,53 @@ def styled(text: str, style: str) -> Text:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Progress on standard error; nothing is shown where that is no terminal."""
+def progress_bar() -> Iterator[Progress | LineProgress]:
+    """Progress on standard error: a bar on a terminal, elsewhere a line every ``LINE_SECONDS``."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    if not sys.stderr.isatty():
+        yield LineProgress()
+        return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield progress
+
+
+class LineProgress:
+    """Progress where no terminal can show a bar: a line on standard error when a task advances ``LINE_SECONDS`` after the last one."""
+
+    def __init__(self) -> None:
+        self._began = self._written = time.monotonic()
+        self._tasks: list[tuple[str, float, float | None]] = []
+
+    def add_task(self, description: str, total: float | None = None) -> TaskID:
+        """A new task; ``total`` is the number of its steps, if that is known."""
+        from rich.progress import TaskID
+
+        self._tasks.append((description, 0.0, total))
+        return TaskID(len(self._tasks) - 1)
+
+    def update(self, task: TaskID, *, description: str | None = None, completed: float | None = None) -> None:
+        """Changes the description of a task, or its number of completed steps."""
+        before, done, total = self._tasks[task]
+        self._tasks[task] = (before if description is None else description, done if completed is None else completed, total)
+        self._write(task)
+
+    def advance(self, task: TaskID, advance: float = 1) -> None:
+        """Counts steps of a task as completed."""
+        description, done, total = self._tasks[task]
+        self._tasks[task] = (description, done + advance, total)
+        self._write(task)
+
+    def _write(self, task: TaskID) -> None:
+        now = time.monotonic()
+        if now - self._written < LINE_SECONDS:
+            return
+        self._written = now
+        description, done, total = self._tasks[task]
+        steps = f"{count(done)} of {count(total)}" if total else count(done)
+        click.echo(printable(f"{description}: {steps}, {now - self._began:.0f} s"), err=True)
 
 
 def count(number: float) -> str:

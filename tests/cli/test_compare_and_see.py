@@ -63,6 +63,13 @@ def test_a_diff_names_what_changed(run: Run, option: str) -> None:
     assert "shared memory a block, bytes" in names
 
 
+def test_a_diff_without_a_terminal_has_at_most_100_columns(run: Run) -> None:
+    found = run("diff", "gemm/v1_tiled", "gemm/v2_transposed_quads", "--no-source").out
+    assert max(map(len, found.splitlines())) <= 100
+    copied = "a thread reads 1 x 16 bytes along k and writes"
+    assert f"  - {copied} 16 bytes at a time into [m][k]\n  + {copied} 4 bytes at a time into [k][m], transposed\n" in found
+
+
 def test_a_kernel_does_not_differ_from_itself(run: Run) -> None:
     assert run("diff", "gemm/v0_naive", "gemm/v0_naive").out == "gemm/v0_naive and gemm/v0_naive are the same kernel.\n"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gemmgen
-from gemmgen.cli import emulation_progress
+from gemmgen.cli import emulation_progress, output
 from gemmgen.cli.emulation_progress import LaunchProgress
 from gemmgen.runtime.backends import find_backend
 from gemmgen.toolchain.compilation import compile_plan
@@ -24,6 +24,18 @@ def test_the_estimate_counts_from_the_first_blocks_seen(monkeypatch: pytest.Monk
     now[0] = 200.0
     progress(10, 100)
     assert len(shown) == 1, "the next launch is timed separately"
+
+
+def test_a_task_is_reported_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = [100.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    with output.progress_bar() as progress:
+        task = progress.add_task("verifying", total=40)
+        for seconds in range(1, 25):
+            now[0] = 100.0 + seconds
+            progress.update(task, description=f"kernel {seconds // 12}")
+            progress.advance(task)
+    assert capsys.readouterr().err.splitlines() == ["kernel 0: 9 of 40, 10 s", "kernel 1: 19 of 40, 20 s"]
 
 
 def test_a_verification_counts_the_blocks_of_each_launch() -> None:

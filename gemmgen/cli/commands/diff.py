@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from gemmgen.cli.options import (
     json_option,
     parse_dimensions,
 )
-from gemmgen.cli.output import Column, print_json, print_table, styled
+from gemmgen.cli.output import FOLDED_WIDTH, Column, print_json, print_table, styled
 from gemmgen.cli.pictures import require_page
 from gemmgen.cli.problem import AskedProblems, problem_options
 from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, tell_written, write_output
@@ -31,6 +33,12 @@ if TYPE_CHECKING:
     from gemmgen.perf.analysis.report import Analysis
     from gemmgen.present.comparison import Change, Comparison, Side
     from gemmgen.toolchain.nvrtc import Binary
+
+LONGEST_VALUE = 32
+"""Characters of a value that a table shows; longer ones are sentences, which stand below it."""
+
+WIDTH = 100
+"""Columns of the sentences, where the terminal has no fewer."""
 
 
 @click.command("diff")
@@ -220,9 +228,32 @@ def _print(found: Comparison, source: bool) -> None:
 
 
 def _print_changes(changes: Sequence[Change], before: str, after: str) -> None:
-    columns = [Column("", folds=True), Column(before, "right", folds=True), Column(after, "right", folds=True), Column("change", "right")]
-    rows: list[list[str | Text]] = [
-        [change.name, change.before, change.after, styled(f"{change.difference:+,.6g}" if change.difference is not None else "", "dim")]
-        for change in changes
-    ]
-    print_table(columns, rows)
+    """A table of values, then the sentences, each folded under its name: first the one of A, then that of B."""
+    sentences = [change for change in changes if max(len(change.before), len(change.after)) > LONGEST_VALUE]
+    values = [change for change in changes if change not in sentences]
+    if values:
+        columns = [
+            Column("", folds=True),
+            Column(before, "right", folds=True),
+            Column(after, "right", folds=True),
+            Column("change", "right"),
+        ]
+        rows: list[list[str | Text]] = [
+            [change.name, change.before, change.after, styled(f"{change.difference:+,.6g}" if change.difference is not None else "", "dim")]
+            for change in values
+        ]
+        print_table(columns, rows)
+    if sentences:
+        gap = "\n" if values else ""
+        click.echo(printable(f"{gap}- {before}\n+ {after}\n"))
+    for change in sentences:
+        click.secho(printable(change.name), bold=True)
+        for sign, text, colour in (("-", change.before, "red"), ("+", change.after, "green")):
+            if text:
+                click.secho(_folded(f"  {sign} {printable(text)}"), fg=colour)
+
+
+def _folded(line: str) -> str:
+    """A line of at most ``WIDTH`` columns, or as many as the terminal has; the lines that continue it are indented."""
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    return textwrap.fill(line, max(width, FOLDED_WIDTH), subsequent_indent="    ", break_on_hyphens=False)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.text import Text
 
+    from gemmgen.cli.output import LineProgress
     from gemmgen.kernels.family import Case
     from gemmgen.runtime.backends import BackendName
     from gemmgen.verification.field import FieldReport
@@ -136,7 +137,7 @@ def command(
     _report(context, files, by_label, over_field, reports, as_json)
 
 
-def _describe(progress: Progress, task: TaskID, label: str, text: str) -> None:
+def _describe(progress: Progress | LineProgress, task: TaskID, label: str, text: str) -> None:
     progress.update(task, description=f"{label}: {text}")
 
 
