@@ -76,7 +76,7 @@ CERTIFICATE: Shape = {
 }
 """One architecture's certificate, as far as it is shown."""
 
-_PROPERTIES: Shape = ("memory", "races", "once", "progress", "initialised", "complete", "coverage")
+_PROPERTIES: Shape = ("memory", "races", "once", "progress", "initialised", "handover", "complete", "coverage")
 PROOF: Shape = {
     "date": str,
     "by": str,

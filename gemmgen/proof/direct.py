@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
+from gemmgen.proof.data import Access
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import memory, once
 from gemmgen.proof.rings import Findings
@@ -25,8 +26,10 @@ def note_direct_accesses(
     solver: Solver,
     direct: Sequence[Instruction],
     sent: Collection[str],
-) -> None:
+) -> Sequence[Access] | None:
     """Notes in ``found`` whether the accesses ``direct`` lie within their arrays, store no element twice and read no output.
+
+    Returns all accesses of the threads; None if these are not known.
 
     ``sent`` names the arrays that the copy engine stores to; direct stores to these stay unproved. If the kernel cannot be lifted, or time
     runs out, the reason is noted with ``memory`` and ``once``.
@@ -40,7 +43,7 @@ def note_direct_accesses(
         why = str(error) or "the time is used up"
         for name in ("memory", "once"):
             found.note(name, "direct", False, f"{direct[0].text.strip()}: {why}")
-        return
+        return None
     accesses = lifter.known.lifted.accesses
     seen = {id(access.instruction) for access in accesses}
     lost = next((each for each in direct if id(each) not in seen), None)
@@ -57,3 +60,4 @@ def note_direct_accesses(
             found.note("once", ("direct", access.instruction.line), name not in sent, f"{name} is stored by the copy engine as well")
         elif array is not None and array.role == "output":
             found.note("initialised", ("direct", access.instruction.line), False, f"reads {name}, which nothing wrote before the kernel")
+    return accesses if lost is None else None

@@ -29,7 +29,7 @@ WIDE = ("gpu", "sys")
 
 
 @dataclass(frozen=True)
-class _Wait:
+class Wait:
     """A loop of one basic block that ends when a word is not 0."""
 
     header: int
@@ -50,12 +50,17 @@ def ended_waits(lifter: Lifter) -> frozenset[int]:
     return frozenset(id(lifter.flow.blocks[wait.header][0]) for wait in ended)
 
 
+def waits(lifter: Lifter) -> list[Wait]:
+    """The unbounded loops that are waits."""
+    return [wait for header in _unbounded(lifter) if (wait := _wait(lifter, header)) is not None]
+
+
 def _unbounded(lifter: Lifter) -> list[int]:
     firsts = {id(instruction) for instruction in lifter.known.lifted.unbounded_loops}
     return [header for header in lifter.flow.loops if id(lifter.flow.blocks[header][0]) in firsts]
 
 
-def _wait(lifter: Lifter, header: int) -> _Wait | None:
+def _wait(lifter: Lifter, header: int) -> Wait | None:
     """The loop as a wait; None if it is not one."""
     known, flow = lifter.known, lifter.flow
     statements = flow.blocks[header]
@@ -73,13 +78,13 @@ def _wait(lifter: Lifter, header: int) -> _Wait | None:
     others = {symbol.get_id() for symbol in known.private} - {symbol.get_id() for symbol in fixed}
     if shape_of(access.address.z3).symbols & others or not isinstance(access.size, int):
         return None  # the word may change from turn to turn
-    return _Wait(header, flow.successors[header][1], access, access.address.z3)
+    return Wait(header, flow.successors[header][1], access, access.address.z3)
 
 
 def _repeats_while_zero(statements: Sequence[Instruction]) -> Instruction | None:
     """The only load of a basic block that repeats while the loaded number is 0; None for other blocks."""
     loads = [each for each in statements if each.opcode == "ld"]
-    if len(loads) != 1 or not _strong(loads[0]) or loads[0].guard is not None:
+    if len(loads) != 1 or not strong(loads[0]) or loads[0].guard is not None:
         return None
     test = _zero_test(statements, loads[0])
     return loads[0] if test is True else None
@@ -103,7 +108,7 @@ def _zero_test(statements: Sequence[Instruction], load: Instruction) -> bool | N
     return test.has("eq") != branch.guard_negated
 
 
-def _strong(instruction: Instruction) -> bool:
+def strong(instruction: Instruction) -> bool:
     """True for accesses that are ordered with accesses of other blocks."""
     volatile = instruction.has("volatile")
     return volatile or (any(instruction.has(word) for word in STRONG) and any(instruction.has(word) for word in WIDE))
@@ -112,7 +117,7 @@ def _strong(instruction: Instruction) -> bool:
 class _Protocol:
     """The premises under which the waits of one kernel end."""
 
-    def __init__(self, lifter: Lifter, waits: Sequence[_Wait]) -> None:
+    def __init__(self, lifter: Lifter, waits: Sequence[Wait]) -> None:
         self._lifter, self._known, self._waits = lifter, lifter.known, waits
         self._writers: Mapping[str, list[Instruction]] = _writers(lifter)
         base = waits[0].access.address.base if waits[0].access.address is not None else ""
@@ -159,10 +164,10 @@ class _Protocol:
             return constants[0]
         return constants[0] if writer.opcode == "or" and constants and constants[0] and writer.type[1:] == store.type[1:] else None
 
-    def _released(self, wait: _Wait, store: Access) -> bool:
+    def _released(self, wait: Wait, store: Access) -> bool:
         """True if thread 0 of another block stores the word for all data."""
         known, guards = self._known, self._lifter.guards(store.block, store.path)
-        if store.turns or guards is None or store.address is None or not _strong(store.instruction) or store.instruction.guard is not None:
+        if store.turns or guards is None or store.address is None or not strong(store.instruction) or store.instruction.guard is not None:
             return False
         block = known.block["x"].z3
         form = dict(known.polynomials.of(store.address.z3))
@@ -183,7 +188,7 @@ class _Protocol:
                 return False
         return True
 
-    def _cleared_after(self, wait: _Wait, clear: Access) -> bool:
+    def _cleared_after(self, wait: Wait, clear: Access) -> bool:
         """True if a thread stores a 0 only to its own word, after its wait in the same turn, and to no other word that is waited for."""
         flow, known = self._lifter.flow, self._known
         if (
@@ -203,15 +208,15 @@ class _Protocol:
         premises = [*clear.path, *other.facts, *other.conditions(wait.access.path), clear.address.z3 == theirs]
         return known.proves(premises, self._one_wait(other, wait.access.turns[:-1]))
 
-    def _inner(self, wait: _Wait) -> list[int]:
+    def _inner(self, wait: Wait) -> list[int]:
         """Headers of the loops that do not contain a wait."""
         return [header for header, blocks in self._lifter.flow.loops.items() if wait.header not in blocks]
 
-    def _saw(self, block: int, wait: _Wait, behind: int) -> bool:
+    def _saw(self, block: int, wait: Wait, behind: int) -> bool:
         """True if a thread goes from a basic block past the wait only if it loaded its word and the word was not 0."""
         flow, known = self._lifter.flow, self._known
         statements, targets = flow.blocks[block], flow.successors[block]
-        loads = [each for each in statements if each.opcode == "ld" and _strong(each) and each.guard is None]
+        loads = [each for each in statements if each.opcode == "ld" and strong(each) and each.guard is None]
         accesses = [access for access in known.lifted.accesses if loads and access.instruction is loads[-1]]
         if (
             len(accesses) != 1
@@ -223,7 +228,7 @@ class _Protocol:
         test = _zero_test(statements, loads[-1])
         return test is not None and targets[1 if test else 0] == behind and targets[0 if test else 1] != behind
 
-    def _only_one(self, one: _Wait, two: _Wait) -> bool:
+    def _only_one(self, one: Wait, two: Wait) -> bool:
         """True if no two threads or turns wait for the same word."""
         known, other = self._known, OtherThread(self._known, same_block=True)
         path: Path = one.access.path

@@ -109,6 +109,11 @@ class Lifter:
         found = self._guards(block)
         return None if found is None else (*found, *path[len(here) :])
 
+    def relative_path(self, block: int, path: Path) -> Path | None:
+        """The conditions of a path behind the start of a basic block; None if the path does not lead through it."""
+        here = self._paths.get(block)
+        return None if here is None or _shared(path, here) < len(here) else path[len(here) :]
+
     def _guards(self, block: int) -> Path | None:
         if block == 0:
             return ()

@@ -29,6 +29,7 @@ MEANINGS: dict[str, str] = {
     "once": "no two threads of the grid store the same element of a result",
     "progress": "all threads of a block reach the same barriers, and every loop ends",
     "initialised": "registers, shared memory and results are written before they are read",
+    "handover": "partial results of other blocks are read after they were stored, and are visible",
     "complete": "every element of a result is stored",
     "coverage": "each stored element of a product is one sum over all of k, each index once, where alpha is not 0",
 }

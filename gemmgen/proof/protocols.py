@@ -16,6 +16,7 @@ from gemmgen.proof.boxes import stored_once
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.coverage import Product, product_of
+from gemmgen.proof.data import Access
 from gemmgen.proof.direct import note_direct_accesses
 from gemmgen.proof.fragments import Form, Fragments
 from gemmgen.proof.knowledge import Knowledge
@@ -75,15 +76,33 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         if loops:
             why = stored_once(ring.sends, runner.steps, sequence, known, lambda content: _value(content, known), in_range)
         ring.found.note("once", "boxes", not why, why)
+    sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
+    accesses: Sequence[Access] | None = ()
     if ring.direct:
-        sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
-        note_direct_accesses(ring.found, module, function, contract, solver, list(ring.direct.values()), sent)
+        accesses = note_direct_accesses(ring.found, module, function, contract, solver, list(ring.direct.values()), sent)
     found = {name: _verdict(name, ring.found) for name in PROPERTIES}
+    if any(array.workspace for array in contract.arrays.values()):
+        fetched = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.fetched_maps}
+        ready = all(found[name].holds for name in ("memory", "races", "progress"))
+        missing = Verdict("handover", unproved=["memory, races and progress must be proved first"])
+        found["handover"] = _handover(contract, accesses, sent, fetched) if ready and accesses is not None else missing
     if product is not None:
         ready = all(found[name].holds for name in ("memory", "races", "progress"))
         missing = Verdict("coverage", unproved=["memory, races and progress must be proved first"])
         found["coverage"] = _coverage(ring, product, known) if ready else missing
     return found
+
+
+def _handover(contract: Contract, accesses: Sequence[Access], sent: Collection[str], fetched: Collection[str]) -> Verdict:
+    """A kernel with a ring only stores to a workspace, or only reads from it: launches before and after it do the rest."""
+    here = [access for access in accesses if access.address is None or contract.arrays[access.address.base or ""].workspace]
+    stored = any(access.writes for access in here) or any(contract.arrays[name].workspace for name in sent)
+    read = not all(access.kind == "store" for access in here) or any(contract.arrays[name].workspace for name in fetched)
+    verdict = Verdict("handover", len(here) + len(sent) + len(fetched))
+    if stored and read:
+        verdict.unproved.append("blocks read what blocks of this launch store, by no protocol that is known")
+    verdict.proved = verdict.obligations - len(verdict.unproved)
+    return verdict
 
 
 def _coverage(ring: Ring, product: Product, known: Knowledge) -> Verdict:

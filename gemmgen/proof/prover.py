@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ASSUMED_BLOCKS = "no grid of more than 2^30 blocks"
 ASSUMED_RUNNING = "every block of a grid runs, whatever others wait for"
+ASSUMED_ZERO = "counters and words of a workspace are 0 before a launch"
 SECONDS = 60.0
 """Time for one kernel."""
 
@@ -62,8 +63,13 @@ def domain(sequence: LaunchSequence) -> tuple[str, ...]:
 
     bounds = [f"{dimension.minimum} <= {dimension.name} <= {dimension.maximum}" for dimension in sequence.dimensions]
     apart = [f"different elements of {name} have different addresses" for name in assumed_apart(sequence)]
-    running = [ASSUMED_RUNNING] if any(array.role == "workspace" for array in sequence.arrays) else []
+    running = [ASSUMED_RUNNING, ASSUMED_ZERO] if _shares(sequence) else []
     return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints), *apart, *running, ASSUMED_BLOCKS)
+
+
+def _shares(sequence: LaunchSequence) -> bool:
+    """True if blocks may share results by a workspace."""
+    return any(array.role == "workspace" for array in sequence.arrays)
 
 
 def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, seconds: float = SECONDS) -> KernelProof:
@@ -78,6 +84,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.control import Unliftable
     from gemmgen.proof.coverage import coverage, product_of
     from gemmgen.proof.flags import ended_waits
+    from gemmgen.proof.handover import handover
     from gemmgen.proof.initialised import initialised
     from gemmgen.proof.lifting import Lifter
     from gemmgen.proof.obligations import MEANINGS, PROPERTIES, Verdict, memory, once, progress, races
@@ -90,7 +97,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     solver = Solver(seconds)
     verdicts: dict[str, Verdict] = {}
     obstacle = ""
-    names: tuple[str, ...] = (*PROPERTIES, "initialised")
+    names: tuple[str, ...] = (*PROPERTIES, "initialised", *(["handover"] if _shares(sequence) else []))
     try:
         module = parse(ptx)
         function = next(function for function in module.functions.values() if function.is_entry and function.name == launch.entry)
@@ -126,6 +133,10 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             verdicts["once"] = once(lifter, ordered and verdicts["memory"].holds)
             missing = Verdict("initialised", unproved=["races and progress must be proved first"])
             verdicts["initialised"] = initialised(lifter) if ordered else missing
+            if _shares(sequence):
+                ready = ordered and verdicts["memory"].holds
+                missing = Verdict("handover", unproved=["memory, races and progress must be proved first"])
+                verdicts["handover"] = handover(lifter, ended) if ready else missing
             ready = verdicts["progress"].holds
             missing = Verdict("complete", unproved=["progress must be proved first"])
             verdicts["complete"] = complete(lifter) if ready else missing

@@ -163,6 +163,7 @@ class Ring:
         self.fills: dict[int, tuple[tuple[int, int], ...]] = {}
         self.used_maps: set[str] = set()
         self.written_maps: set[str] = set()
+        self.fetched_maps: set[str] = set()
         self.sends: set[Sent] = set()
         self.direct: dict[int, Instruction] = {}
         """Loads and stores of global memory by threads, by line."""
@@ -418,6 +419,7 @@ class Ring:
     def _filled(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
         target, source, barrier = instruction.operands[:3]
         found = self._map(instruction, source, values)
+        self.fetched_maps.add(found.name)
         start, address = values.of(target), values.of(barrier)
         size = box_bytes(found)
         if row_pitch(found) != row_bytes(found):

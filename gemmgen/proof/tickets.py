@@ -30,6 +30,10 @@ class Ticket:
     """In terms of a thread behind the flag: its block came last, or no other block shares its counter."""
     parts: frozenset[int]
     """Numbers of the parts of the block's index that name the counter."""
+    atomic: Access
+    """The addition to the counter."""
+    came_last: z3.BoolRef
+    """The flag, in terms of a thread behind it."""
 
 
 def common_loads(known: Knowledge) -> frozenset[int]:
@@ -70,13 +74,11 @@ def _ticket(lifter: Lifter, atomic: Access, old: Value) -> Ticket | None:
     array = known.contract.arrays.get(address.base)
     if array is None or not array.workspace or not _added_one(known, atomic) or not known.proves(atomic.path, known.linear_thread.z3 == 0):
         return None
-    blocks = {part.get_id(): part for parts in known.block_parts.values() for part in parts}
-    form = {monomial: number for monomial, number in known.polynomials.of(address.z3).items() if monomial}
-    if len(form) > 1 or any(len(monomial) != 1 or monomial[0] not in blocks for monomial in form):
+    parts = _naming(known, address.z3)
+    if parts is None:
         return None
-    parts = frozenset(monomial[0] for monomial in form)
     sharing: z3.ArithRef = z3.IntVal(1)
-    for number, _ in blocks.items():
+    for number in [part.get_id() for parts in known.block_parts.values() for part in parts]:
         if number not in parts:
             sharing = sharing * known.extents[number]
     flag = _flag(known, old)
@@ -88,7 +90,30 @@ def _ticket(lifter: Lifter, atomic: Access, old: Value) -> Ticket | None:
         return None
     if not _reaches(lifter, stored, loaded[0]) or not all(_leaves(known, access, atomic, old, last) for access in _others(known, atomic)):
         return None
-    return Ticket(z3.Or(loaded[1].z3 != 0, sharing <= 1), parts)
+    return Ticket(z3.Or(loaded[1].z3 != 0, sharing <= 1), parts, atomic, loaded[1].z3 != 0)
+
+
+def _naming(known: Knowledge, address: z3.ArithRef) -> frozenset[int] | None:
+    """The parts of the block's index that a counter's address is a number times, alone or as ``y X + x``; None for other addresses."""
+    form = {monomial: number for monomial, number in known.polynomials.of(address).items() if monomial}
+    if not form:
+        return frozenset()
+    axes = {axis: (known.block[axis].z3, frozenset(part.get_id() for part in parts)) for axis, parts in known.block_parts.items()}
+    named = {part.get_id(): frozenset((part.get_id(),)) for parts in known.block_parts.values() for part in parts}
+    named |= {whole.get_id(): parts for whole, parts in axes.values()}
+    if len(form) == 1:
+        ((monomial, _),) = form.items()
+        return named.get(monomial[0]) if len(monomial) == 1 else None
+    number = min(map(abs, form.values()))
+    for low, of_low in axes.values():
+        for high, of_high in axes.values():
+            extent = known.extents.get(low.get_id())
+            if extent is None or low is high:
+                continue
+            wanted = known.polynomials.of((high * extent + low) * number)
+            if {monomial: times for monomial, times in wanted.items() if monomial} == form:
+                return of_low | of_high
+    return None
 
 
 def _added_one(known: Knowledge, atomic: Access) -> bool:
@@ -137,6 +162,8 @@ def _reaches(lifter: Lifter, stored: Access, loaded: Access) -> bool:
         return False
     if not known.proves((), stored.barriers[0].z3 < loaded.barriers[0].z3) or not known.proves(stored.path, known.linear_thread.z3 == 0):
         return False
+    if _behind_barrier(lifter, stored, loaded):
+        return True
     guards = lifter.guards(stored.block, stored.path)
     if guards is None:
         return False
@@ -145,6 +172,25 @@ def _reaches(lifter: Lifter, stored: Access, loaded: Access) -> bool:
     of_first = [z3.substitute(as_condition(condition), *zero) for condition in (*known.facts, *guards)]
     facts, goals = of_first[: len(known.facts)], of_first[len(known.facts) :]
     return known.solver.proves([*facts, *shared], z3.And(*goals) if goals else True)
+
+
+def _behind_barrier(lifter: Lifter, stored: Access, loaded: Access) -> bool:
+    """True if a store is one branch away from a barrier that a thread passes before it loads, and thread 0 takes this branch.
+
+    Progress is proved, so thread 0 passes the barrier as well.
+    """
+    known, flow = lifter.known, lifter.flow
+    if len(flow.predecessors[stored.block]) != 1 or stored.instruction.guard is not None:
+        return False
+    (before,) = flow.predecessors[stored.block]
+    meets = any(each.opcode in ("bar", "barrier") and each.guard is None and each.has("sync") for each in flow.blocks[before])
+    if not meets or before not in flow.dominators[loaded.block] or any(before in blocks for blocks in flow.loops.values()):
+        return False
+    branch = lifter.relative_path(before, stored.path)
+    if branch is None:
+        return False
+    zero = [(value.z3, z3.IntVal(0)) for value in known.thread.values() if not isinstance(value.term, int)]
+    return known.proves((), z3.And(*[z3.substitute(as_condition(condition), *zero) for condition in branch]))
 
 
 def _others(known: Knowledge, atomic: Access) -> Sequence[Access]:

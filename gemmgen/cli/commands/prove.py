@@ -45,7 +45,7 @@ MAX_REASONS = 3
     "required",
     "--require",
     multiple=True,
-    type=click.Choice(["memory", "races", "once", "progress", "initialised", "complete", "coverage", "all"]),
+    type=click.Choice(["memory", "races", "once", "progress", "initialised", "handover", "complete", "coverage", "all"]),
     help="Exit with 1 unless this property is proved of every kernel. Repeatable.",
 )
 @click.option("entry", "--entry", metavar="NAME", help="For a FILE: name of the kernel in C++ or PTX; not needed if there is only one.")
@@ -85,6 +85,7 @@ def command(
     memory: every access lies within its array. races: no two threads of a block conflict in shared memory. once: no element of a result is
     stored twice. progress: barriers are reached by all threads, and loops end. initialised: registers, shared
     memory and results are written before they are read.
+    handover, of kernels with a workspace: blocks read partial results of others after these are stored.
     complete, of kernels without mbarriers: every element of a result is stored. coverage, of products of matrices: each stored element is
     made from one sum over all of k. A property that is not proved need not be wrong: the statements that block the proof are
     listed. A property counts as refuted only if the emulator confirms the counterexample.
