@@ -10,7 +10,9 @@ import pytest
 
 import gemmgen
 from cli.conftest import Run
+from gemmgen.cli.commands.diff import print_changes
 from gemmgen.hardware.target import ARCHITECTURES
+from gemmgen.present.comparison import Change
 from gemmgen.toolchain.control_codes import control_of, parse_annotations
 
 
@@ -63,11 +65,17 @@ def test_a_diff_names_what_changed(run: Run, option: str) -> None:
     assert "shared memory a block, bytes" in names
 
 
-def test_a_diff_without_a_terminal_has_at_most_100_columns(run: Run) -> None:
-    found = run("diff", "gemm/v1_tiled", "gemm/v2_transposed_quads", "--no-source").out
-    assert max(map(len, found.splitlines())) <= 100
-    copied = "a thread reads 1 x 16 bytes along k and writes"
-    assert f"  - {copied} 16 bytes at a time into [m][k]\n  + {copied} 4 bytes at a time into [k][m], transposed\n" in found
+def test_sentences_of_a_diff_are_folded_at_100_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    copied = "a thread reads 1 x 16 bytes along k and writes 16 bytes at a time into [m][k]"
+    print_changes(
+        [Change("stages", "1", "2", 1.0), Change("copies of A", copied, f"{copied}, transposed here, and again")], "gemm/a", "gemm/b"
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[2] == "stages       1       2      +1"
+    assert lines[4:8] == ["- gemm/a", "+ gemm/b", "", "copies of A"]
+    assert lines[8:10] == [f"  - {copied}", f"  + {copied}, transposed here,"]
 
 
 def test_a_kernel_does_not_differ_from_itself(run: Run) -> None:

@@ -216,7 +216,7 @@ def _print(found: Comparison, source: bool) -> None:
     for title, changes in groups.items():
         if changes:
             click.secho(printable(f"\n{title}\n"), bold=True)
-            _print_changes(changes, before, after)
+            print_changes(changes, before, after)
     if found.missing:
         click.echo(printable(f"\nMachine code is not compared: {found.missing}"))
     if not found.counters and "not counted" in (uncounted := next((case for case in found.case if case.startswith("not")), "")):
@@ -227,7 +227,7 @@ def _print(found: Comparison, source: bool) -> None:
             click.secho(printable(line), fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))
 
 
-def _print_changes(changes: Sequence[Change], before: str, after: str) -> None:
+def print_changes(changes: Sequence[Change], before: str, after: str) -> None:
     """A table of values, then the sentences, each folded under its name: first the one of A, then that of B."""
     sentences = [change for change in changes if max(len(change.before), len(change.after)) > LONGEST_VALUE]
     values = [change for change in changes if change not in sentences]
