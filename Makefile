@@ -40,7 +40,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/gemmgen compile '$(SPEC)' --arch all
 	@printf '\n== 4. Verified: every edge case, every element, against a reference\n\n'
 	@$(BIN)/gemmgen verify '$(SPEC)'
-	@printf '\nThe kernel is %s. What next: %s --help\n' "$$(ls $(DEMO)/*.cu)" '$(BIN)/gemmgen'
+	@printf '\nThe kernel is %s. Next: %s --help\n' "$$(ls $(DEMO)/*.cu)" '$(BIN)/gemmgen'
 
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n auto --tier usual $(PYTEST_ARGUMENTS)

@@ -82,7 +82,7 @@ def _keep(found: dict[str, dict[str, Any]], wanted: int, fields: dict[str, Any])
 
 
 class Verified(Trials):
-    """Verifies a drawn spec in a process of its own, and writes down at once what became of it."""
+    """Verifies a drawn spec in a separate process, and writes its outcome at once."""
 
     def __init__(self, journal: Path, way: Way, end: float, specs: list[dict[str, Any]]) -> None:
         super().__init__(journal, way, end)

@@ -4,7 +4,7 @@
 
 Writes conv2d_hopper.json and conv2d_hopper.md beside this file. Device time only: launches are captured in CUDA graphs that rotate among
 enough copies of the tensors for them to exceed twice the L2, at most 24 (those of one image stay there), and are replayed in turns; random
-data. What is timed was compared with sums in float64 before, element by element for int8. cuDNN is asked for all its algorithms, in NHWC
+data. Timed results were compared with sums in float64 before, element by element for int8. cuDNN is asked for all its algorithms, in NHWC
 and for int8 in NCHW32 (with the filter reordered beforehand), and for float16 through torch as well; the fastest of a trial takes part.
 Bias and ReLU are in the same kernel on both sides.
 """

@@ -131,7 +131,7 @@ class Result:
 
     @property
     def ours(self) -> float:
-        """Time of what ``gemmgen.ops`` takes."""
+        """Time of the kernel that ``gemmgen.ops`` chooses."""
         return self.times[self.chosen]
 
     @property
@@ -168,7 +168,7 @@ def markdown(results: Sequence[Result], environment: Mapping[str, str]) -> str:
             "",
             f"## {kind}, batch {n}, {title}",
             "",
-            f"{said}What `ops` takes costs {100 * (regret - 1):.0f}% more than the fastest.",
+            f"{said}The choice of `ops` costs {100 * (regret - 1):.0f}% more than the fastest.",
             "",
             "| c | h = w | k | filter | stride | ours | instance | cuDNN | ratio | bound | share | fastest |",
             "|--:|--:|--:|:-:|--:|--:|---|--:|--:|---|--:|---|",

@@ -1,8 +1,8 @@
 """Counters of Nsight Compute for single `cp.async` instructions by predicate register, and of lanes that take a part of their bytes.
 
     python -m measurements.copy_predicates --out DIR         on a machine with a GPU and ncu; writes DIR/copy_predicates_h200.json
-    python -m measurements.copy_predicates --compare FILE    anywhere: the file beside what `copy_sites` says
-    python -m measurements.copy_predicates --launch KIND     what ncu watches: each pattern of a kind launched once
+    python -m measurements.copy_predicates --compare FILE    anywhere: the file beside the prediction of `copy_sites`
+    python -m measurements.copy_predicates --launch KIND     for ncu: each pattern of a kind launched once
 
 Kernels of one copy differ in how many other predicates are alive across it: so ptxas gives its condition another register. Patterns of
 the first kind, `choice`, have lanes that read everything or nothing, those of the second, `parts`, lanes that read a part, and those of
@@ -219,7 +219,7 @@ def compare(measured: Mapping[str, Any], kind: str, one_in: int = 1) -> list[tup
 
 
 def measure(folder: Path) -> Iterator[str]:
-    """Runs all under ncu, one process a kind, and writes what there is after each; says how far it came."""
+    """Runs all under ncu, one process a kind, and writes the results so far after each; reports progress."""
     ncu = shutil.which("ncu") or next(iter(sorted(map(str, Path("/opt/nvidia").glob("nsight-compute/*/ncu")), reverse=True)), "ncu")
     metrics = [metric for names in METRICS.values() for metric in names]
     found: dict[str, Any] = {"device": driver.gpu(0).name, "date": datetime.date.today().isoformat()}

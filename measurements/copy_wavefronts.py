@@ -1,7 +1,7 @@
 """Wavefronts of single `cp.async` instructions by form, counted by Nsight Compute on the first GPU.
 
     python -m measurements.copy_wavefronts --out DIR       on a machine with a GPU and ncu; writes DIR/copy_wavefronts_h200.json
-    python -m measurements.copy_wavefronts --launch        what ncu watches: each pattern launched once
+    python -m measurements.copy_wavefronts --launch        for ncu: each pattern launched once
 
 ptxas has three forms of a copy: without a number of bytes (`whole`), with a predicate where it sees that the number is either
 everything or nothing (`chosen`), and with the number in the address (`sized`). One warp runs one instruction. A pattern holds, a

@@ -33,13 +33,13 @@ The emulator executes PTX; the GPU executes ptxas's output.
   merged. Rows of 32 bytes 128 bytes apart cost four times as much as 96 bytes apart. Of `.ca`, each bank of the source offers in
   every wavefront the first lane that waits for it, and of these the last lane gets its banks of the destination: where one side is regular
   that is the larger degree. `.cg` costs the degree of the destination in a warp that only fills with zeros; the arrivals, if that
-  is more, in one that only reads; else both sides' degrees and the arrivals: what eight lanes get from one line of 128 bytes for one
+  is more, in one that only reads; else both sides' degrees and the arrivals: data that eight lanes get from one line of 128 bytes for one
   line of shared memory arrives at once, as long as whole sectors move and keep their parity, or all change it. Sectors of `.cg` are merged
   among those eight lanes only, so that a row that begins in the midst of a sector costs one more for every 128 bytes. Instruction by
   instruction (`tests/data/async_copy_wavefronts_h200.json`, `copy_wavefronts_h200.json`, `copy_predicates_h200.json`) and over the kernels
   below this is exact; where both sides are random it is up to 25% low.
 - **Profiler**: copies of `cp.async`. The counters of instrumented code take a condition in predicate register P0 for none, and show
-  what such a copy would cost if every lane read, or, without a number of bytes, if none did; conditions in P1 to P6 they see.
+  the cost of such a copy if every lane read, or, without a number of bytes, if none did; conditions in P1 to P6 they see.
   Which register it is is ptxas's choice. And sectors of `.cg` they merge between two neighbouring lanes only; the hardware's own counter,
   which adds loads and copies, does so among eight. With both the number is exact.
 - **Profiler**: boxes of the copy engine. Its load sectors are those that come to shared memory: of the whole box, filled elements

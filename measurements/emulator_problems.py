@@ -31,7 +31,7 @@ ELEMENTS = 2048 * 2048
 
 @dataclass(frozen=True)
 class Problem:
-    """A spec of the library, which ``gemmgen verify`` verifies, and what it computes."""
+    """A spec of the library, which ``gemmgen verify`` verifies, and its computation."""
 
     spec: str
     meaning: str

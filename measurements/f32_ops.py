@@ -122,7 +122,7 @@ def markdown(about: Mapping[str, str], layers: Sequence[Mapping[str, Any]], sing
     lines = [
         "# float32 through ops.matmul",
         "",
-        "Device time from CUDA graphs, in turns, medians; torch with TF32 off. `ops`: what `ops.matmul` chooses by default, splitting",
+        "Device time from CUDA graphs, in turns, medians; torch with TF32 off. `ops`: the default choice of `ops.matmul`, splitting",
         'included; `ffma`: with `precision="ffma"`; `kept`: the right factor as `ops.Planes`. Operands of single products are rotated',
         f"beyond the L2. `python -m measurements.f32_ops` makes this file. {about['device']}, {about['date']}.",
         "",

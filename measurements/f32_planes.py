@@ -3,7 +3,7 @@
     python -m measurements.f32_planes            on a machine with a GPU and torch
     python -m measurements.f32_planes --errors   the errors anew, with the times of the last run
 
-Writes f32_planes.json beside this file, and what ``f32_report`` makes of it. ``--errors`` fails if a scheme's error is above
+Writes f32_planes.json beside this file, and the report that ``f32_report`` makes of it. ``--errors`` fails if a scheme's error is above
 cuBLAS's or that of multiply-adds in order of k, for any data at any depth.
 """
 
@@ -57,7 +57,7 @@ SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16x9, mma.sync": (f"{SPECS}/mma_sync/bf16x6", (BF16X9,)),
     "tf32x3, mma.sync": (f"{SPECS}/mma_sync/tf32x3", ()),
 }
-"""Ways whose errors are measured, beside what ``ops.matmul`` chooses."""
+"""Ways whose errors are measured, beside the choice of ``ops.matmul``."""
 SPEED = [(n, n, n) for n in (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)] + [
     (16, 4096, 4096),
     (128, 4096, 4096),

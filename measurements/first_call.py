@@ -162,7 +162,7 @@ def processor_lines() -> list[str]:
         "## The processor's part",
         "",
         f"{last['processor']}, {last['date']}, load {last['load']}; seconds of all processors, the least of {RUNS} new processes:",
-        "what Python does (import, choice, source) + the compiler. Kernels of one program are optimized at the same time, so that",
+        "Python's part (import, choice, source) + the compiler. Kernels of one program are optimized at the same time, so that",
         "on an idle machine a call waits for less than this where there are several. The first row also imports gemmgen and loads",
         "specs and templates. Meanwhile: the same with `ops.compile_in_background()` and nothing compiled, and how many times as",
         "long the instance takes that serves until the best is compiled; empty: the best is waited for.",

@@ -1,7 +1,7 @@
 """The fitted costs of GEMM launches: their quality on measured times, and a new fit.
 
     python -m measurements.fit_costs                        median and largest error of each kind on the device's tuned table
-    python -m measurements.fit_costs --fit "tiled" --fit "mma"   fits those kinds anew and prints what would change
+    python -m measurements.fit_costs --fit "tiled" --fit "mma"   fits those kinds again and prints the changes
     python -m measurements.fit_costs --fit "tiled" --write  also writes gemmgen/kernels/gemm/fitted_costs.json
 
 The error of a kind is that of the model's time over the measured one, on problems of the table where a launch of that kind takes part. A

@@ -3,8 +3,8 @@
     python -m measurements.fit_points measurements/points_h200.jsonl            regret, each problem by the fit to all others
     python -m measurements.fit_points measurements/points_h200.jsonl --write    also writes gemmgen/kernels/gemm/wgmma/point_costs.json
 
-The files are those of ``python -m measurements.points``. Logarithms of measured over modelled time, less what all of the library's
-instances took longer in the same run than tables lead to expect, are the values of a process whose covariance is squared exponential in
+The files are those of ``python -m measurements.points``. Logarithms of measured over modelled time, less the mean excess of all of the
+library's instances in the same run over the times of tables, are the values of a process whose covariance is squared exponential in
 scaled traits, with a linear part, and a constant for each run of a problem. The scales of traits were chosen by the regret on problems that
 the fit had not seen: ``python -m measurements.fit_points FILES --tune``.
 """

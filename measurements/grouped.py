@@ -112,7 +112,7 @@ BYTE_ROWS = 16
 
 def one_by_one(a: Any, views: Any, ends: list[int], out: Any, kind: str) -> Callable[[], Any] | str:
     """A launch of cuBLASLt for each group, by the fastest of its algorithms; the reason why there is none. Without scales, and with the
-    rows of a group rounded down to what cuBLASLt needs: the peer does no more than is asked for."""
+    rows of a group rounded down to a multiple that cuBLASLt accepts: the peer does no more than is asked for."""
     types = ("bf16", "bf16") if kind == "bfloat16" else ("e4m3", "bf16")
     unit = 1 if kind == "bfloat16" else BYTE_ROWS
     peers, start = [], 0

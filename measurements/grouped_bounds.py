@@ -64,11 +64,11 @@ class Account:
     exact: float
     """Tiles that its elements would fill, one after the other on all multiprocessors."""
     padded: float
-    """The same with the rows and columns that are computed in vain."""
+    """Bound that includes rows and columns computed in vain."""
     copied: float
-    """And with what half-filled tiles take beyond their share, because they copy as much of B."""
+    """Also with the time of half-filled tiles beyond their share, because they copy as much of B."""
     ended: float
-    """And until the last tile ends."""
+    """Bound that includes the time until the last tile ends."""
 
 
 def account(sizes: Iterable[int], n: int, tiles: Tiling) -> Account:

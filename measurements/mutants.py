@@ -1,4 +1,4 @@
-"""Breaks kernels one way at a time and counts what verification catches: PYTHONPATH=tests python measurements/mutants.py --help.
+"""Breaks kernels one way at a time and counts the breaks that verification catches: PYTHONPATH=tests python measurements/mutants.py --help.
 
 Every mutant of the kernels in tests/mutants is tried, and of every other kernel for GPUs as many as --each says, drawn by chance from a
 seed. Each verdict is a line of a journal, build/mutants.jsonl unless told; the same command goes on where it was stopped, and trials

@@ -362,7 +362,7 @@ def done_before(journal: Path | None, kind: str, seed: int, first: int) -> tuple
 
 
 def main() -> None:
-    """Makes the calls and prints what came of them."""
+    """Makes the calls and prints their outcomes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("--calls", type=int, default=5000)

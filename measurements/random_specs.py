@@ -9,7 +9,7 @@ it was stopped, --hours ends it in time, and --first begins elsewhere, for parts
 together, with the figures of each version of the program. The result is written beside this file: how many were accepted, verified, refused
 for their size, or cut off, and every failure with its spec; under "before", runs whose journals are gone. With --backend gpu every kernel
 is planned for that device, assembled and run there; --compile fills the cache of binaries for such a run. --again runs the failures of the
-result on all their cases, and writes what became of each under "again".
+result on all their cases, and writes the outcome of each under "again".
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def on_emulator(plan: KernelPlan, assemble: bool) -> Binary:
 
 @dataclass
 class Way:
-    """The work on each spec: how long, on what, and how much of it."""
+    """The work on each spec: time, kind and amount."""
 
     seed: int
     case_seconds: float = CASE_SECONDS
@@ -214,7 +214,7 @@ def tried(spec: dict[str, Any], number: int, way: Way) -> Entry:
 
 
 class Trials:
-    """Tries a spec in a process of its own, and writes down at once what became of it."""
+    """Tries a spec in a separate process, and writes its outcome at once."""
 
     def __init__(self, journal: Path, way: Way, end: float, gpu: bool = False) -> None:
         self.journal, self.way, self.end, self.gpu = journal, way, end, gpu
@@ -299,7 +299,7 @@ def summary(entries: list[Entry], wanted: int, where: dict[str, str]) -> dict[st
 
 
 def run_failures_again(result: Path) -> None:
-    """Runs every failure of a result on all its cases, and writes down what became of it."""
+    """Runs every failure of a result on all its cases, and writes the outcomes."""
     found = json.loads(result.read_text())
     for failure in found["failures"]:
         again = tried(failure["spec"], failure["number"], Way(failure["seed"], math.inf, seconds=600))

@@ -1,4 +1,5 @@
-"""Products by 2:4 sparse weights on an NVIDIA GPU: ``ops.matmul`` by what ``ops.compress_2_4`` makes, beside dense products and torch's.
+"""Products by 2:4 sparse weights on an NVIDIA GPU: ``ops.matmul`` with the result of ``ops.compress_2_4``, beside dense products and
+torch's.
 
     python -m measurements.sparse                    on a machine with an NVIDIA GPU from sm_90 on, and torch
     python -m measurements.sparse --seconds 100

@@ -1,8 +1,8 @@
 """The forty kernels of tool_comparison.cu, run through the tools that check kernels, with the report of each.
 
     python measurements/tool_comparison.py                    the tools that need no GPU
-    python measurements/tool_comparison.py --sanitizer DIR    what compute-sanitizer told, from a folder of its reports
-    python measurements/tool_comparison.py --triton FILE      what --python triton printed on a machine that has PyTorch
+    python measurements/tool_comparison.py --sanitizer DIR    reports of compute-sanitizer, from a folder
+    python measurements/tool_comparison.py --triton FILE      the output of --python triton on a machine with PyTorch
     python measurements/tool_comparison.py --python TOOL      runs the kernels of numba or triton, and prints their reports
     python measurements/tool_comparison.py --launch NAME      one kernel on the first GPU, to be run under compute-sanitizer
 
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--sanitizer", type=Path, metavar="DIR", help="reports of compute-sanitizer")
     parser.add_argument("--launch", metavar="NAME", help="launch one kernel on the first GPU")
     parser.add_argument("--python", choices=PYTHON_TOOLS, help="run one tool alone, and print JSON")
-    parser.add_argument("--triton", type=Path, metavar="FILE", help="what --python triton has printed")
+    parser.add_argument("--triton", type=Path, metavar="FILE", help="the output of --python triton")
     options = parser.parse_args()
     if options.launch:
         launch_on_gpu(options.launch)

@@ -1,4 +1,4 @@
-"""Verifies on the emulator, on every case, what changed: python tests/changed.py [--list]
+"""Verifies changed specs on the emulator, on every case: python tests/changed.py [--list]
 
 Specs whose files differ from those of the main branch, and instances of the library whose source is another than that in generated/.
 """

@@ -12,8 +12,8 @@ from tiers import TIERS, CostRecorder, chosen
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.variants import spec_name
 
-# What Hypothesis draws follows from the test alone, and no example fails for being slow. It would also draw constants of those modules
-# of the project that happen to be imported, which differ between the workers of pytest-xdist. `--hypothesis-profile=default` draws anew.
+# Hypothesis draws the same examples for a test every time, and no example fails for being slow. It would also draw constants of the
+# modules of the project that happen to be imported, which differ between the workers of pytest-xdist. `--hypothesis-profile=default` draws anew.
 hypothesis.settings.register_profile(
     "reproducible",
     derandomize=True,
@@ -43,7 +43,7 @@ def spec_id(path: Path) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=TIERS, default="all", help="fast: for the edit loop; usual: before a change is taken; all.")
-    parser.addoption("--record-costs", type=Path, metavar="FILE", help="Write what expensive tests cost, for tests/tiers.py.")
+    parser.addoption("--record-costs", type=Path, metavar="FILE", help="Write the costs of expensive tests, for tests/tiers.py.")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -66,7 +66,7 @@ def search_space(space: Space) -> SearchSpace:
 def run_search(
     search: Search, space: Space, settings: Settings, engine: Engine, store: ResultStore, cluster: Cluster | None
 ) -> SearchResult:
-    """Lets the sampler choose points and the engine evaluate them; what ``store`` has of this space counts as tried, and is
+    """Lets the sampler choose points and the engine evaluate them; results of this space in ``store`` count as tried, and is
     among the engine's results afterwards."""
     from gemmgen.sweep.search import Request, guided
 

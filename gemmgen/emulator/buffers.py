@@ -46,8 +46,8 @@ class Buffer:
     pointers: tuple[tuple[int, Buffer | TensorMap], ...] = ()
     origin: int = 0
     parts: tuple[tuple[int, int], ...] = ()
-    """The bytes (first, past the last) of the array that hold elements, if not all do. Only these are copied: memory follows what is
-    touched, not how far apart it lies."""
+    """The bytes (first, past the last) of the array that hold elements, if not all do. Only these are copied, so that the cost
+    follows the memory that is touched, not the distance between its parts."""
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
@@ -96,7 +96,7 @@ class LaunchMemory(Protocol):
         """The regions that parameters and module variables of these names lead to."""
 
     def note_written(self, written: Callable[[int, int], np.ndarray]) -> None:
-        """Keeps what `written(start, stop)` says of the bytes in between."""
+        """Keeps the flags that `written(start, stop)` returns for the bytes in between."""
 
 
 class DeviceMemory:
@@ -295,7 +295,7 @@ class DeviceMemory:
             yield mapped.start, mapped.base, mapped.stop - mapped.start
 
     def note_written(self, written: Callable[[int, int], np.ndarray]) -> None:
-        """Adds to the buffers' flags what `written(start, stop)` says of the bytes in between."""
+        """Adds the flags that `written(start, stop)` returns for the bytes in between to those of the buffers."""
         for buffer in self.buffers:
             if buffer.written is not None and buffer.array.nbytes:
                 start = self.address(buffer) - GLOBAL_BASE

@@ -535,7 +535,7 @@ class _Unknown(Exception):
 
 @dataclass(frozen=True)
 class _Cases:
-    """All pairs of two values, with either of their places before the other one, and what an order makes of them."""
+    """All pairs of two values, with either of their places before the other one, and the result of an order for each."""
 
     values: tuple[_Numbers, _Numbers]
     before: _Truths

@@ -210,7 +210,7 @@ class ProgramFlow:
         sources = (self._data_sources | (self._writing & {id(inst) for inst in loads})) - without
         known = self._dependences.setdefault(without, {})
         if sources not in known:
-            # What several sources decide is what each of them decides: only those that are new are followed.
+            # Several sources decide the union of the values that each decides: only new sources are followed.
             before = max((each for each in known if each < sources), key=len, default=frozenset[int]())
             decisions = self._decisions_of(sources - before, without)
             known[sources] = self._joined(known[before], decisions) if before else decisions

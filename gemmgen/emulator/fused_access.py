@@ -77,7 +77,7 @@ class _Shadow(Protocol):
 
 
 class FusedAccess:
-    """One load or store in one space. Its plan holds for a wave; observers add to it what they would look at."""
+    """One load or store in one space. Its plan holds for a wave; observers add their checks to it."""
 
     def __init__(self, space: _Space, access: _Access, rows: Sequence[np.ndarray | None], is_signed: bool) -> None:
         """`rows`: the register of each element, as long as the lanes; None for an element that nobody reads. `is_signed`: loads extend by

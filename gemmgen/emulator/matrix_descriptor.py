@@ -92,7 +92,7 @@ class Chunks(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def placed(descriptor: MatrixDescriptor, rows: int, row_chunks: int, k_major: bool) -> Chunks:
-    """The chunks of an operand and what is asked about them again and again."""
+    """The chunks of an operand, and facts about them that are needed repeatedly."""
     addresses = chunks(descriptor, rows, row_chunks, k_major)
     return Chunks(addresses, np.unique(addresses // CHUNK_BYTES), int(addresses.min()), int(addresses.max()) + CHUNK_BYTES)
 

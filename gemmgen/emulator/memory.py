@@ -86,7 +86,7 @@ class Observer:
         """Lanes (None: all) are about to access addresses that passed the checks. Called before data moves."""
 
     def plan(self, space: Space, fused: FusedAccess) -> bool:
-        """Adds to the plan of a native access what `accessed` would do; False if that takes more."""
+        """Adds the work of `accessed` to the plan of a native access; False if that takes more."""
         return False
 
     def passes(self, error: EmulatorError) -> bool:

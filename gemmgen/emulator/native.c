@@ -163,7 +163,7 @@ static void widen(const struct Access *a, const uint8_t *data, const int64_t *of
   CASE(int32_t, int64_t)
 }
 
-// Lanes whose bytes follow each other make a stretch. What it takes lane by lane is then one pass over bytes that are side by side.
+// Lanes whose bytes follow each other make a stretch. Work lane by lane then becomes one pass over bytes that are side by side.
 enum { MOST_STRETCHES = 4096, FEWEST_LANES = 8 };
 
 // The first lanes of the stretches, with `count` behind them; their number, or 0 if stretches are too short to be worth it.

@@ -1,4 +1,4 @@
-// What every file of compiled runs begins with (gemmgen/emulator/native_runs.py): rows of registers, and the arithmetic of PTX where C's differs.
+// The beginning of every file of compiled runs (gemmgen/emulator/native_runs.py): rows of registers, and the arithmetic of PTX where C's differs.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

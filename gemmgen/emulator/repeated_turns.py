@@ -2,8 +2,8 @@
 
 No count shows such a loop: `for (i = n; i >= 0; i /= 2)` stays at 0. A thread is followed for a while, and its registers are compared with
 those of an earlier visit to the same basic block. Only registers that decide the way through the blocks in between matter, and those that
-they are computed from: a sum may go on growing. Memory may be among them if nothing in between writes, waits or synchronises: what
-another thread writes meanwhile would be a race.
+they are computed from: a sum may keep growing. Memory may be among them if nothing in between writes, waits or synchronises: a
+write of another thread meanwhile would be a race.
 """
 
 from __future__ import annotations

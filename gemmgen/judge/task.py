@@ -24,7 +24,7 @@ MAX_ELEMENTS = 1 << 20
 MAX_THREADS = 1 << 24
 """Threads of one run."""
 FAR = 1037
-"""A size beyond what a kernel for small problems may have room for."""
+"""A size larger than the room that a kernel for small problems may have."""
 POWER = 1024
 SQUARE = 64
 """Powers of two, as sizes that benchmarks have: alone, and of all extents."""

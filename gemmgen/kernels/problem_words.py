@@ -104,7 +104,7 @@ def unserved(word: str) -> str | None:
 
 
 def unknown_word(what: str, word: str, known: Sequence[str], need: str) -> SpecError:
-    """The error about a word that ``what``, a kind of problem, does not have; ``known``: words that it has, ``need``: the same as text."""
+    """The error about a word that a kind of problem, ``what``, lacks; ``known``: the words that it has, ``need``: these as text."""
     shown = printable(word, 60)
     if (reason := unserved(word)) is not None:
         return SpecError(f"{what} has no option {shown!r}: {reason}")

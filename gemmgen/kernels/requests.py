@@ -186,6 +186,6 @@ def merged(extents: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int
 
 
 def say_once(said: dict[str, str], what: str, option: str) -> None:
-    """Notes that a problem's ``option`` says ``what``. Raises ``SpecError`` if another one has said it already."""
+    """Notes that a problem's ``option`` sets ``what``. Raises ``SpecError`` if another one has said it already."""
     if said.setdefault(what, option) != option:
         raise SpecError(f"a problem has one {what}, got {said[what]} and {option}")

@@ -18,7 +18,7 @@ class Standing:
 
     certified: bool
     why: str
-    """The reason that they are not certified; of certified ones, by what."""
+    """The reason that they are not certified; of certified ones, the method."""
 
     def __str__(self) -> str:
         return f"{'certified' if self.certified else 'not certified'}: {self.why}"

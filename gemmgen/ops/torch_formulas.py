@@ -144,7 +144,7 @@ def _forward(ctx: Any, call: _Call, a: Any, b: Any, *tensors: Any) -> Any:
 def _backward(ctx: Any, upstream: Any) -> Any:
     import torch
 
-    if torch.is_grad_enabled():  # a second derivative would miss what the forward pass stored
+    if torch.is_grad_enabled():  # a second derivative would miss the values that the forward pass stored
         raise LaunchError(f"{ctx.call.operation}: derivatives of an epilogue have none themselves: call backward without create_graph")
     a, b, product, *tensors = ctx.saved_tensors
     gradients = _gradients(ctx.call, a, b, product, tensors, upstream)

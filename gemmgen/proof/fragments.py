@@ -1,6 +1,6 @@
 """Sums of ``wgmma`` in a kernel with a ring: which elements their products multiply, and where they are stored.
 
-``gemmgen.proof.rings`` runs the roles of a block side by side. This module follows what they multiply:
+``gemmgen.proof.rings`` runs the roles of a block side by side. This module follows the fragments that they multiply:
 
 - A copy fills a use of the ring with boxes of A and B, whose coordinates are forms: numbers times contents that all threads share, plus a
   number. Filler and readers use the ring equally often between two decisions, so that use i of the filler is use i of every reader.
@@ -522,7 +522,7 @@ class Fragments:
     # -- decisions ----------------------------------------------------------------------------------------------
 
     def together(self, states: Sequence[Tracked], facts: Mapping[Expression, bool]) -> list[Tracked]:
-        """The states after all roles have used the ring equally often: what was multiplied, and what left, is looked at."""
+        """The states after all roles have used the ring equally often; checks the products and the stored fragments."""
         if self.reasons:
             return [NOTHING for _ in states]
         try:
@@ -733,7 +733,7 @@ def _forms(coordinates: Sequence[Content | None]) -> tuple[Form | None, ...]:
 
 
 def _renamed(form: Form, old: Expression, name: Expression) -> Form | None:
-    """A form after a sum got a counter's name; None if it depends on what had this name before."""
+    """A form after a sum got a counter's name; None if it depends on the earlier value of this name."""
     base, step = (old.arguments if old.operation.startswith("add.") and len(old.arguments) == 2 else (None, None))[:2]
     if not isinstance(base, Expression):
         base, step = step, base

@@ -1,7 +1,7 @@
 """Initialised shared memory and registers: before each load of shared memory, some store to its bytes was carried out and has arrived.
 
-The load's thread made that store earlier on its way, or a barrier that both threads pass orders the two. A load in a loop reads what was
-stored before the loop, or so many turns earlier; the first turns, which have no turn so much earlier, are looked at one by one.
+The load's thread made that store earlier on its way, or a barrier that both threads pass orders the two. A load in a loop reads data
+stored before the loop, or a fixed number of turns earlier; the first turns, which have no such earlier turn, are checked one by one.
 """
 
 from __future__ import annotations

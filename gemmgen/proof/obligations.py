@@ -783,7 +783,7 @@ def progress(lifter: Lifter, common: Collection[int] = (), ended: Collection[int
     """All threads of a block, a team or a warp reach the same barriers of it, and every loop ends.
 
     ``common``: numbers of loaded contents that all threads of a block share. ``ended``: identities of the first statements of loops that
-    end because other blocks store what they wait for.
+    end because other blocks store the value that they wait for.
     """
     known, verdict = lifter.known, Verdict("progress")
     lifted = known.lifted

@@ -296,7 +296,7 @@ class Runner:
         return roles, facts, None, False, None
 
     def _renamed(self, roles: tuple[Role, ...], old: Expression, name: Expression, grows: bool) -> tuple[Role, ...]:
-        """A sum gets the name of a counter; what had this name before is unknown from now on."""
+        """A sum gets the name of a counter; the earlier value of this name is unknown from now on."""
         changed = []
         for role in roles:
             environment: Environment = {}
@@ -682,7 +682,7 @@ class Runner:
 
 
 def renamed(content: Content | None, old: Expression, name: Expression) -> Content | None:
-    """A content with a sum under its new name; None if it depends on what had this name before."""
+    """A content with a sum under its new name; None if it depends on the earlier value of this name."""
     renewed = replaced(content, old, RENEWED)
     return replaced(replaced(renewed, name, None), RENEWED, name)
 
@@ -736,7 +736,8 @@ def _roots(instruction: Instruction) -> Iterator[Register]:
 
 
 def _live_registers(function: Function, flow: ControlFlow) -> tuple[dict[int, frozenset[str]], frozenset[str]]:
-    """Registers by basic block whose contents at its start matter: addresses, guards and what these are computed from; and all of those."""
+    """Registers by basic block whose contents at its start matter: addresses, guards and the registers that these are computed
+    from; and all of those."""
     relevant: set[str] = set()
     writers: dict[str, list[Instruction]] = defaultdict(list)
     pending: list[str] = []

@@ -92,7 +92,7 @@ def relevant_registers(function: Function) -> frozenset[str]:
 
 
 def _of_tickets(function: Function, writers: Mapping[str, Sequence[Instruction]]) -> Iterator[str]:
-    """Registers of kernels with counters that blocks share: what is added, constants that are stored, flags in variables of their own."""
+    """Registers of kernels with counters that blocks share: addends, constants that are stored, flags in separate variables."""
     if not any(instruction.opcode == "atom" for instruction in function.body):
         return
     for instruction in function.body:

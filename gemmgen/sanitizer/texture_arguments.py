@@ -27,7 +27,7 @@ class DescribedTexture:
 
 
 def parse_texture(text: str, types: tuple[str, ...], fail: Callable[[str], Exception]) -> DescribedTexture:
-    """Reads the text. Raises what `fail` makes of a reason."""
+    """Reads the text. Raises the error that `fail` makes of a reason."""
     inside, closing, content = text.removeprefix(TEXTURE_PREFIX).partition("]")
     if not closing or (content and not content.startswith("=")):
         raise fail(f"expected {TEXTURE_FORM}")

@@ -128,8 +128,8 @@ class Engine:
         """The results of ``points``, in their order; may be called again and again, while the workers stay.
 
         A point that fails, hangs or kills its worker has a result that says so. None stands for points that were not
-        finished because the user pressed Ctrl-C (``interrupted``). Raises ``SweepError`` and ``EnvironmentMissing`` for what
-        is wrong with all points: a constraint that cannot be evaluated, a compiler that is not there.
+        finished because the user pressed Ctrl-C (``interrupted``). Raises ``SweepError`` and ``EnvironmentMissing`` for errors
+        of all points: a constraint that cannot be evaluated, a missing compiler.
         """
         self._answers, self._taken = {}, 0
         try:

@@ -219,7 +219,7 @@ def _require_possible(sweep: SweepFile) -> None:
             if place.setter:
                 raise SweepError(f"{place.setter!r} and {name!r} both set {path!r}")
             if other := next((setter for setter in place.setters_below if setter != name), None):
-                raise SweepError(f"{name!r} replaces {path!r} whole, and with it what {other!r} sets; put {name!r} first")
+                raise SweepError(f"{name!r} replaces {path!r} whole, including the field that {other!r} sets; put {name!r} first")
             place.setter = name
 
 

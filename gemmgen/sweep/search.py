@@ -141,7 +141,7 @@ def guided(
 
 
 def ranked(space: SearchSpace, results: Iterable[PointResult], objectives: Sequence[Objective]) -> SearchResult:
-    """Results that a sweep without a search left, oldest first, as trials: what ``guided`` would say of them. Needs no Optuna."""
+    """Results that a sweep without a search left, oldest first, as trials with the values that ``guided`` would report. Needs no Optuna."""
     search = _Search(space, lambda requests: [], None, tuple(objectives), math.inf, None)
     search.replay(results)
     return SearchResult(tuple(objectives), tuple(search.trials), len(search.trials) == space.size)

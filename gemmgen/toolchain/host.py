@@ -140,7 +140,7 @@ def _library_key(compiler: HostCompiler, wanted: Sequence[str], libraries: Seque
 def has_compiled_c(
     source: str, *, architecture: CpuArchitecture, options: Sequence[str], cache: Cache, libraries: Sequence[str] = ("-lm",)
 ) -> bool:
-    """True if the cache has what ``compile_c`` would give. Raises ``EnvironmentMissing`` without a compiler."""
+    """True if the cache has the result of ``compile_c``. Raises ``EnvironmentMissing`` without a compiler."""
     compiler = find_compiler(architecture)
     wanted = (*compiler.options_for(architecture, options), *LIBRARY_OPTIONS)
     return cache.load(_library_key(compiler, wanted, libraries, source)) is not None

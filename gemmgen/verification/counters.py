@@ -35,7 +35,7 @@ class CaseCounters:
 def count_case(
     plan: KernelPlan, binary: Binary, case: Case | None = None, observer: CounterObserver | None = None, *, hazards: bool = True
 ) -> CaseCounters:
-    """Counts what ``case`` (the one that the family names, if None) costs; no GPU takes part.
+    """Counts the cost of ``case`` (the one that the family names, if None), without a GPU.
 
     ``observer`` does the counting, for callers that need more from it. Without ``hazards``, none is looked for, which takes half the time.
 

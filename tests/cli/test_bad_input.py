@@ -1,4 +1,4 @@
-"""Each kind of bad input ends in one message that says what to do, exit code 2, and nothing written."""
+"""Each kind of bad input ends in one message that names the remedy, exit code 2, and nothing written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for what other blocks write to global memory: always with pauses."""
+"""Waiting for values that other blocks write to global memory: always with pauses."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_large_tiles_promote_by_several_groups_in_every_batch():
 @pytest.mark.parametrize(("kind", "planned", "tried"), [("bf16", 12, 12), ("e4m3_e4m3_bf16", 12, 12), ("bf16,bias,gelu", 12, 12)])
 def test_a_new_problem_is_chosen_for_with_few_plans(monkeypatch, kind, planned, tried):
     """A plan takes 1 to 2 ms, a spec that is made or matched about 0.2 ms; the arrays of all points take 5 ms."""
-    choose_by(table_for(H200), parse_problem(f"gemm:200,2560,9216,nt,{kind}"), H200, complete=False)  # what all problems of a type share
+    choose_by(table_for(H200), parse_problem(f"gemm:200,2560,9216,nt,{kind}"), H200, complete=False)  # shared by all problems of a type
     counts = Counter()
 
     def counted(module, name):

@@ -48,7 +48,7 @@ def run(source: str, *args, jobs: int, grid: int = 24, block: int = 64, **kwargs
 
 
 def same(source: str, *args, **kwargs):
-    """Asserts that three processes tell what one tells; returns what that is."""
+    """Asserts that three processes report the same as one; returns the report."""
     alone, shared = (run(source, *args, jobs=jobs, **kwargs) for jobs in (1, 3))
     for one, other in zip(alone[0], shared[0], strict=True):
         np.testing.assert_array_equal(one, other)

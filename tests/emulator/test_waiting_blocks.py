@@ -1,4 +1,4 @@
-"""Blocks that wait for blocks that have not started, and threads that wait for what never happens."""
+"""Blocks that wait for blocks that have not started, and threads that wait for an event that never happens."""
 
 import importlib
 
@@ -71,7 +71,7 @@ def test_a_late_block_that_does_not_release_what_it_wrote(schedule):
 
 
 def test_the_former_block_of_a_place_vouches_for_nothing():
-    """Only blocks of the first wave release: what later ones at their places wrote is as unordered as ever."""
+    """Only blocks of the first wave release: writes of later ones at their places stay unordered."""
     with pytest.raises(emulator.GlobalRace) as caught:
         first_waits(blocks=PLACES + 2, release=f"if (b < {PLACES}) __threadfence();")
     assert f"thread (0,0,0) of block ({PLACES},0,0)" in caught.value.other_threads
@@ -87,8 +87,8 @@ def test_the_former_block_of_a_place_vouches_for_nothing():
     ids=["knows", "publishes", "has read"],
 )
 def test_what_former_block_of_place_did_is_not_late_ones(former, late, end):
-    """Block 4 comes to the place of block 1: it neither knows what block 1 knew nor publishes what block 1 would have, nor is
-    it the one that read what block 1 read."""
+    """Block 4 comes to the place of block 1: it has not acquired the writes that block 1 acquired, publishes none
+    of them, and its reads are not those of block 1."""
     source = r"""extern "C" __global__ void heirs(volatile unsigned* flags, int* data, int* out) {
         int b = blockIdx.x;
         if (b == 0) { while (flags[4] == 0) { } END }
@@ -189,7 +189,7 @@ def test_special_registers_of_late_blocks():
     assert out.tolist() == [x + 10 * y + 100 * z for z in range(4) for y in range(2) for x in range(3)]
 
 
-# -- what never happens ------------------------------------------------------------------------------------------
+# -- waits that never end ----------------------------------------------------------------------------------------
 
 
 def test_a_block_that_never_comes():

@@ -1,4 +1,4 @@
-"""Exported headers do what gemmgen's own launches do: same work for every problem, same problems refused."""
+"""Exported headers launch as gemmgen does: same work for every problem, same problems refused."""
 
 from __future__ import annotations
 

@@ -63,5 +63,5 @@ def test_a_file_whose_name_is_no_name_asks_for_another(file: str, tmp_path: Path
     arguments = ["export", "--problems", str(problems), "--format", "torch", "--device", "H200", "-o", str(tmp_path / "out")]
     result = CliRunner().invoke(cli, arguments, prog_name="gemmgen")
     assert result.exit_code == 2
-    assert f"{file}.txt: no name for what is exported: pass one with --prefix" in result.stderr
+    assert f"{file}.txt: no name for the exported kernels: pass one with --prefix" in result.stderr
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Exploits that trust what a judge will not try, and honest kernels in the styles of recent GPUs."""
+"""Exploits that rely on untried inputs, and honest kernels in the styles of recent GPUs."""
 
 from __future__ import annotations
 

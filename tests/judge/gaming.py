@@ -114,7 +114,7 @@ def exploits() -> list[Candidate]:
 
 
 def honest() -> list[Candidate]:
-    """Fifteen kernels that compute what they should, in unusual ways."""
+    """Fifteen correct kernels that compute in unusual ways."""
     aligned = """extern "C" __global__ void candidate(const float* x, const float* z, float* y, int n) {
     bool wide = ((((unsigned long long)x | (unsigned long long)z | (unsigned long long)y) & 15) == 0);
     int i = 4 * (blockIdx.x * blockDim.x + threadIdx.x);

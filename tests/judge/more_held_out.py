@@ -1,4 +1,4 @@
-"""Further kernels that the referee was not written for: exploits of what a referee forgets, and honest kernels of recent styles."""
+"""Further kernels that the referee was not written for: exploits of omissions, and honest kernels of recent styles."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ extern "C" __global__ void candidate(const float* x, float* y, int m, int n) {
 
 
 def honest() -> list[Candidate]:
-    """Kernels that are what they seem."""
+    """Honest kernels."""
     groups = """#include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 namespace cg = cooperative_groups;

@@ -1,7 +1,7 @@
 """Classes of changes that nothing can observe, each decided from the two sources and the plan.
 
-A rule holds where its check holds, whatever kernel it is: it compares the sources without what the rule is about, or evaluates what the
-source says with the changed number. A change that the check does not cover stays without a reason.
+A rule holds where its check holds, whatever kernel it is: it compares the sources without the part that the rule covers, or evaluates
+the source with the changed number. A change that the check does not cover stays without a reason.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Kernels whose blocks share out tiles among them, launched with few blocks: stages come back in later tiles, so that what a tile
-leaves undone is met by the next."""
+"""Kernels whose blocks share out tiles among them, launched with few blocks: stages come back in later tiles, so that an omission
+in one tile affects the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Complex matrices: products, views, factors of a result, and what is refused."""
+"""Complex matrices: products, views, factors of a result, and refused matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of matrices that lie anywhere: products of each, in every type and storage order; what does not fit is refused."""
+"""Lists of matrices that lie anywhere: products of each, in every type and storage order; lists that do not fit are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coverage of k of kernels with wgmma: no mistake in what is multiplied, added and stored is proved."""
+"""Coverage of k of kernels with wgmma: no kernel with a mistake in products, sums or stores is proved."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ READERS: dict[str, tuple[Callable[[str], object], int]] = {
 
 @contextmanager
 def suppressed() -> Iterator[None]:
-    """Messages are what hostile text should end in."""
+    """Hostile text should end in a message."""
     with suppress(GemmgenError, ParseError):
         yield
 

@@ -1,4 +1,4 @@
-"""Specs and arguments that ask for more memory or a larger grid than there is, and arrays that are not what they look like."""
+"""Specs and arguments that ask for more memory or a larger grid than there is, and arrays whose fields are inconsistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host code in the files of a project: headers of its own, headers of frameworks, what nvcc has without an include, and errors."""
+"""Host code in the files of a project: headers of its own, headers of frameworks, names that nvcc has without an include, and errors."""
 
 from __future__ import annotations
 

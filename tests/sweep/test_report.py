@@ -1,4 +1,4 @@
-"""The HTML report: one file that stands alone, says what became of every point, escapes everything, and stays small."""
+"""The HTML report: one file that stands alone, shows the outcome of every point, escapes everything, and stays small."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def _write_layers(
     except GemmgenError as error:
         if prefix is not None or problem_file is None:
             raise
-        raise SpecError(f"{problem_file}: no name for what is exported: pass one with --prefix ({error})") from None
+        raise SpecError(f"{problem_file}: no name for the exported kernels: pass one with --prefix ({error})") from None
     device = find_device(asked.device_name) if asked.device_name else problem_device(None)
     layers = layers_of(problems, device)
     plans = {row.plan.name: row.plan for layer in layers for row in layer.served}

@@ -1,8 +1,8 @@
 """Vector clocks as values: the accesses of other threads that are ordered before a point.
 
-A join keeps its two sides and combines them only on demand, so that many clocks share their common parts. What is worth
-less than half of its entries is added up, and clocks that nobody holds any longer are dropped: memory follows the threads that may
-still race, not the number of fences.
+A join keeps its two sides and combines them only on demand, so that many clocks share their common parts. A part
+worth less than half of the entries is merged, and clocks that nothing holds any longer are dropped: memory follows the threads that
+may still race, not the number of fences.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ present access of thread t if t knows u up to s. The knowledge of a thread comes
   fence (or an acquire) after that. Knowledge travels with the location M, through read-modify-write operations too. `red`
   acquires nothing.
 
-All of it is cumulative: a barrier passes on everything acquired before it. It also hands on fences: a `fence.sc` (which is
-what `membar`, hence `__threadfence()`, means) by one thread, a barrier, and an atomic operation by another one release as if
+All of it is cumulative: a barrier passes on everything acquired before it. It also hands on fences: a `fence.sc` (the
+meaning of `membar` and of `__threadfence()`) by one thread, a barrier, and an atomic operation by another one release as if
 that one had executed the fence: otherwise the two fence.sc of writer and reader, which are ordered one way or the other,
 would contradict the values that were read. Fences of other strengths are treated alike.
 """
@@ -251,8 +251,8 @@ class Order:
         return clock != NOTHING and self.clocks[clock].covers_one(thread, time, stride)
 
     def seen_unfenced(self, lanes: Lanes, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """True if a read-modify-write operation has shown to a lane, or to its block before a barrier, that what `threads` did at `times`
-        happened, and only the fence behind that operation is missing."""
+        """True if a read-modify-write operation has shown to a lane, or to its block before a barrier, that accesses of `threads` at
+        `times` happened, and only the fence behind that operation is missing."""
         seen = np.zeros(len(lanes), np.bool_)
         pending = self.device.tickets[lanes]
         for clock in np.unique(pending).tolist():

@@ -105,7 +105,7 @@ def opaque(inst: Instruction, binder: Binder) -> Operation:
 
     def compute(*values: Source) -> Source:
         hashed = residues.opaque(key, values, commutes=commutes)
-        # Infinities stay what they are, for comparisons with one.
+        # Infinities stay infinities, for comparisons with one.
         return np.where(_infinite_first(values[0]) != 0, _INFINITIES[0], hashed) if inst.opcode == "abs" else hashed
 
     return binder.gathered([target], compute, _sources(inst, binder))

@@ -176,8 +176,8 @@ def _result_shares(plan: Conv2dPlan) -> tuple[Share, ...]:
 
 
 def _operand_places(lane: int, registers: int, blocks_first: bool) -> list[tuple[int, int]]:
-    """Row, and first k, of what ``ldmatrix`` leaves in each register of a lane: of the row that lane / 4 of each eight points at, the
-    four bytes number lane % 4."""
+    """Row, and first k, of the elements that ``ldmatrix`` leaves in each register of a lane: the four bytes with number
+    lane % 4 of the row that lane / 4 of each eight points at."""
     places = []
     for register in range(registers):
         row, half = fragment_vector(register * BLOCK + lane // 4, blocks_first)

@@ -47,7 +47,7 @@ _OF_CUDA = re.compile(
 _MARKS = re.compile(r"\{#.*?#\}|\{%.*?%\}|//[^\n]*", re.DOTALL)
 _VALUES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _MADE = "Made0"
-"""In place of what a template computes: a type, a name or a part of one."""
+"""Stands for a value that a template inserts: a type, a name or a part of one."""
 _FEWEST = 4
 """Letters of a name beside its computed part from which on all such names are reserved."""
 
@@ -63,7 +63,7 @@ def _taken() -> re.Pattern[str]:
 
 
 def _templates(value: str) -> list[str]:
-    """Texts of the templates without comments and statements, with ``value`` for what they compute."""
+    """Texts of the templates without comments and statements, with ``value`` in place of the values that they insert."""
     root = resource_directory("templates")
     texts = (path.read_text(encoding="utf-8") for pattern in ("*.j2", "*.cuh") for path in root.rglob(pattern))
     return [_VALUES.sub(value, _MARKS.sub("", text)) for text in texts]

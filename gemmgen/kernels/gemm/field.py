@@ -40,7 +40,7 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 def field_cases(plan: GemmPlan) -> list[Case]:
     """Whole tiles, several in each direction; several of which the last is not whole, with gaps of different lengths between the rows of
-    each matrix: equal leading dimensions would hide the error of using one for another; and two of few steps, where what is read past
+    each matrix: equal leading dimensions would hide the error of using one for another; and two of few steps, where elements read past
     a row's end is soon past the array's: less than a tile in each direction, and a whole step of tiles of which some are cut."""
     whole, padded = (next((case for case in cases(plan) if case.name == name), None) for name in _CASES)
     all_cases = [] if whole is None else [whole]

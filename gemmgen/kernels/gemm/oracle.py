@@ -50,7 +50,7 @@ _FEW = 37
 ONLY_BIAS = "a bias that the last column's products outweigh"
 """A case for the largest result, which an activation makes smaller than the bias alone: columns beyond the last one must not count."""
 UNEQUAL_LINES = "crowds of lines too wide for planes, each of another size"
-"""A case of whole tiles that the repair of planes computes: what it keeps of one sum's rounding is far larger than another sum."""
+"""A case of whole tiles that the repair of planes computes: the rounding error that it keeps of one sum is far larger than another sum."""
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 163, 197, 263, 331, 397, 521, 659, 797, 1031, 1301)
 

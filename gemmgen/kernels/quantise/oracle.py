@@ -49,7 +49,7 @@ def cases(plan: QuantisePlan) -> list[Case]:
 
 
 def deep_cases(plan: QuantisePlan) -> list[Case]:
-    """For scales of rows, rows that are twice as long as what stays in registers, one for each vector of a thread."""
+    """For scales of rows, rows of twice as many elements as stay in registers, one for each vector of a thread."""
     if plan.spec.block != "row":
         return []
     rows = 2 * plan.held

@@ -141,7 +141,7 @@ class ReductionPlan(KernelPlan[ReductionSpec]):
 
     @property
     def joins_loads(self) -> bool:
-        """True if a thread adds the elements of several loads to its state at once: what follows then costs less for each."""
+        """True if a thread adds the elements of several loads to its state at once: the steps after that then cost less for each."""
         layout = self.layout
         inside = isinstance(layout, TensorLayout) and layout.name == "tensor_rows" and not layout.outer_reduced
         return inside and self.joins_vectors and self.joined_loads > 1

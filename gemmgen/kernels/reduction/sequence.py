@@ -266,7 +266,7 @@ def _source(spec: ReductionSpec, arithmetic: Arithmetic) -> ArrayArgument:
         shape=tuple(map(Formula, shape)),
         strides=tuple(map(Formula, strides)),
         alignment=spec.alignment * ELEMENTS[arithmetic.stored].bytes,
-        meaning="what is reduced",
+        meaning="the elements to reduce",
     )
 
 

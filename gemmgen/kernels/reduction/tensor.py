@@ -322,7 +322,7 @@ class TensorLayout:
         """X."""
         shape, strides = tuple(map(Formula, self.axes)), tuple(Formula(self.stride_of(axis)) for axis in self.axes)
         alignment = self.alignment * ELEMENTS[stored].bytes
-        return ArrayArgument("X", stored, "input", shape, strides, alignment, "what is reduced")
+        return ArrayArgument("X", stored, "input", shape, strides, alignment, "the elements to reduce")
 
     @property
     def result_layout(self) -> tuple[tuple[Formula, ...], tuple[Formula, ...]]:

@@ -75,7 +75,7 @@ def result(
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keeps what ``backward`` reads. Raises ``LaunchError`` for layers without derivatives."""
+    """Keeps the tensors that ``backward`` reads. Raises ``LaunchError`` for layers without derivatives."""
     import torch
 
     defaults: tuple[Any, ...] = (None, None, None, None, (1, 1), (0, 0), (1, 1), 1, 1.0, 1.0, 1.0, "", "", "")

@@ -31,7 +31,7 @@ def result(x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keeps what ``backward`` reads. Raises ``LaunchError`` for operations without derivatives."""
+    """Keeps the tensors that ``backward`` reads. Raises ``LaunchError`` for operations without derivatives."""
     defaults: tuple[Any, ...] = (None, "", None, None, None, 1.0)
     x, operations, bias, z, f, gamma = (*inputs, *defaults[len(inputs) :])
     words = operations.split()

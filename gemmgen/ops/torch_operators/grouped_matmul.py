@@ -42,7 +42,7 @@ def call(
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keeps what ``backward`` reads. Raises ``LaunchError`` for products that have no derivatives."""
+    """Keeps the tensors that ``backward`` reads. Raises ``LaunchError`` for products that have no derivatives."""
     a, b, offsets, bias, alpha, activation, *scales, _ = (*inputs, *DEFAULTS[len(inputs) - 3 :])
     scaled = any(scale is not None for scale in scales)
     if scaled or not {str(a.dtype), str(b.dtype)} <= set(_HALVES) or not output.dtype.is_floating_point:

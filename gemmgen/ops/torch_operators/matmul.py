@@ -74,7 +74,7 @@ def result(
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keeps what ``backward`` reads. Raises ``LaunchError`` for products that have no derivatives."""
+    """Keeps the tensors that ``backward`` reads. Raises ``LaunchError`` for products that have no derivatives."""
     every = (*inputs, *DEFAULTS[len(inputs) :])
     a, b, bias, residual, alpha, gamma, activation, scale_a, scale_b, scale_out, _, precision = every
     if any(scale is not None for scale in (scale_a, scale_b, scale_out)) or not {str(t.dtype) for t in (a, b, output)} <= set(_FLOATS):

@@ -48,7 +48,7 @@ def _reduced_type(op: str, kind: object) -> Any:
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keeps what ``backward`` reads. Raises ``LaunchError`` for reductions without derivatives."""
+    """Keeps the tensors that ``backward`` reads. Raises ``LaunchError`` for reductions without derivatives."""
     defaults: tuple[Any, ...] = (None, "sum", None, False, 0)
     x, operation, axis, keepdims, _ = (*inputs, *defaults[len(inputs) :])
     if operation not in REDUCTIONS:

@@ -144,8 +144,8 @@ def find_main_loop(loops: Sequence[Loop]) -> Loop | None:
 
     Where no loop has any (reductions without FFMA), that with the most accesses to memory and floating-point operations. Of two
     that tie, as a loop over tiles that has the last step of the loop over k in it does, the inner one; then the shorter one, as that
-    over tiles without edges is; then the first. A loop that the compiler unrolled has more multiply-adds than the one that does what
-    is left over, and is taken.
+    over tiles without edges is; then the first. A loop that the compiler unrolled has more multiply-adds than the loop over the
+    remainder, and is taken.
     """
     if not loops:
         return None

@@ -98,7 +98,7 @@ Result unload(const void* module) {
   return CUDA_SUCCESS;
 }
 
-// What a context owns ends with it: its memory and its modules.
+// The memory and modules of a context end with it.
 void end_context(CUcontext context, const char* call) {
   finish_all();
   std::vector<void*> memory;

@@ -141,7 +141,7 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
     def end(number: int, frame: FrameType | None) -> None:
         session.is_over = True
         _kill(child)
-        with suppress(OSError):  # what the program has left behind may hold the other end
+        with suppress(OSError):  # a process that the program left behind may hold the other end
             ours.shutdown(socket.SHUT_RDWR)
         if session.running:
             raise ProgramEnded(f"kernel {session.running} was running")

@@ -533,7 +533,7 @@ Error launch_now(Kernel* kernel, const LaunchShape& shape, const std::string& pa
   fflush(stdout);
   int status = ask(LAUNCH, raw(kernel->module) + raw(words) + raw((uint32_t)kernel->name.size()) + kernel->name + parameters, &answer);
   if (status == cudaSuccess) {
-    // What the kernel wrote of memory that the host sees may not be touched before the host has waited.
+    // Memory that the kernel wrote and the host sees may not be touched before the host has waited.
     uint32_t count = 0;
     if (answer.size() >= 4) memcpy(&count, answer.data(), 4);
     for (uint32_t i = 0; i < count && answer.size() >= 4 + 16 * (i + 1); ++i) {
@@ -654,7 +654,7 @@ API cudaError_t gemmgen_unsupported(const char* name) {
   return cudaErrorNotSupported;
 }
 
-// -- what nvcc generates calls of --------------------------------------------------------------------------------------
+// -- functions that nvcc generates calls of --------------------------------------------------------------------------------------
 
 API void** __cudaRegisterFatBinary(void* wrapper) {
   OutsideRuntime registration;
@@ -1179,7 +1179,7 @@ API Error cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph
 API Error cudaGraphExecDestroy(cudaGraphExec_t made) { delete (Graph*)made; return cudaSuccess; }
 API Error cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 API Error cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) { *clone = (cudaGraph_t) new Graph(*(Graph*)graph); return cudaSuccess; }
-// A node is the place of its step, from 1 on, in the graph and in what is instantiated from it.
+// A node is the place of its step, from 1 on, in the graph and in its instances.
 API Error cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
   size_t all = ((Graph*)graph)->steps.size();
   for (size_t i = 0; nodes && i < *count; ++i) nodes[i] = i < all ? (cudaGraphNode_t)(i + 1) : nullptr;

@@ -1,5 +1,5 @@
 "use strict";
-// Behaviour of the page: charts by Vega-Embed, filters, choice of axes with its Pareto front, tables that sort. What was chosen is kept in
+// Behaviour of the page: charts by Vega-Embed, filters, choice of axes with its Pareto front, tables that sort. The choices are kept in
 // the session, so that it outlives the reloads of a page that is written anew while a sweep runs.
 {
 const report = JSON.parse(document.getElementById("report").textContent);

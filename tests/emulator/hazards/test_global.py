@@ -171,7 +171,7 @@ def test_blocks_that_add_one_after_another(source, legal):
 
 
 def test_a_chain_of_blocks_hands_on_what_it_received():
-    # Block 2 reads what block 0 wrote, and knows of it through block 1 only.
+    # Block 2 reads the value that block 0 wrote, and knows of it through block 1 only.
     source = """__device__ int load(const int* p) {
         int v; asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory"); return v;
     }

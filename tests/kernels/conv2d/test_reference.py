@@ -64,7 +64,7 @@ def test_fused_multiply_add_rounds_once() -> None:
     rng = np.random.default_rng(1)
     a = (rng.normal(size=4000) * 2.0 ** rng.integers(-20, 20, 4000)).astype(np.float32)
     b = rng.integers(-(2**24), 2**24, 4000).astype(np.float32)
-    # Sums near the midpoint of two floats: what rounding twice gets wrong.
+    # Sums near the midpoint of two floats: rounding twice gets these wrong.
     c = (-(a.astype(np.float64) * b) * (1 + rng.integers(-3, 4, 4000) * 2.0**-24)).astype(np.float32)
     got = fused_multiply_add(a, b, c).astype(np.float32)
     for index in range(len(a)):

@@ -1,4 +1,4 @@
-"""float32 products whose large factor is split in the mainloop: which rows are marked, what the sums lose, and refused specs."""
+"""float32 products whose large factor is split in the mainloop: marked rows, the loss of the sums, and refused specs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALONE = "decomposition={scheme: data_parallel}"
 
 
 def product(w: np.ndarray, x: np.ndarray, *overrides: str, c: np.ndarray | None = None, **scalars: float) -> np.ndarray:
-    """x @ w.T by an instance, of matrices whose rows are multiples of four long; added to what ``c`` says."""
+    """x @ w.T by an instance, of matrices whose rows are multiples of four long; added to ``c``."""
     multiply = gemmgen.compile(gemmgen.plan(SPEC, "sm_90a", ["early_launch=false", *overrides]))
     y = np.full((len(x), len(w)), np.nan, np.float32) if c is None else c.copy()
     multiply(A=w, B=x.T, C=y.T, **scalars)

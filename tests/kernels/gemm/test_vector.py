@@ -1,4 +1,4 @@
-"""Kernels for few columns: every storage order, type and division of k, their choice, and what they refuse."""
+"""Kernels for few columns: every storage order, type and division of k, their choice, and refused problems."""
 
 import numpy as np
 import pytest
