@@ -13,7 +13,8 @@ from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.variants import spec_name
 
 # Hypothesis draws the same examples for a test every time, and no example fails for being slow. It would also draw constants of the
-# modules of the project that happen to be imported, which differ between the workers of pytest-xdist. `--hypothesis-profile=default` draws anew.
+# modules of the project that happen to be imported, which differ between the workers of pytest-xdist.
+# `--hypothesis-profile=default` draws new examples.
 hypothesis.settings.register_profile(
     "reproducible",
     derandomize=True,
