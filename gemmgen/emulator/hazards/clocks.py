@@ -1,6 +1,6 @@
 """Vector clocks as values: the accesses of other threads that are ordered before a point.
 
-A join keeps its two sides and combines them only on demand, so that many clocks share their common parts. A part
+A join keeps its sides and combines them only on demand, so that many clocks share their common parts. A part
 worth less than half of the entries is merged, and clocks that nothing holds any longer are dropped: memory follows the threads that
 may still race, not the number of fences.
 """
@@ -8,7 +8,6 @@ may still race, not the number of fences.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
 
 import numpy as np
 
@@ -39,7 +38,7 @@ class Clock:
         self.entries = entries or len(blocks[0]) + len(threads[0])
         """Entries to add up, those of its sides included."""
         self.summed = summed or self.entries
-        """Entries that were left when the longer of its sides was last added up."""
+        """Entries that were left when the longest of its sides was last added up."""
 
     def covers(self, threads: np.ndarray, times: np.ndarray, stride: int) -> np.ndarray:
         """Accesses, by thread and time, that are known. `stride` threads make a block. For a clock that joins nothing."""
@@ -60,7 +59,7 @@ class Clocks:
 
     def __init__(self) -> None:
         self._clocks = {NOTHING: Clock(_NONE, _NONE)}
-        self._joins: dict[tuple[int, int], int] = {}
+        self._joins: dict[tuple[int, ...], int] = {}
         self._sums: dict[int, Clock] = {}
         self._next = 1
         self._limit = _MIN_CLOCKS
@@ -85,9 +84,20 @@ class Clocks:
         """The number of a new clock."""
         return self._add(Clock(_sorted(blocks), _sorted(threads)))
 
-    def join_all(self, numbers: Sequence[int]) -> int:
+    def join_all(self, numbers: Iterable[int]) -> int:
         """The union of several clocks."""
-        return reduce(self._join, numbers, NOTHING)
+        key = tuple(sorted({number for number in numbers if number != NOTHING}))
+        if len(key) < 2:
+            return key[0] if key else NOTHING
+        known = self._joins.get(key)
+        if known is None:
+            sides = [self._clocks[number] for number in key]
+            longest = max(sides, key=lambda side: side.entries)
+            clock = Clock(_NONE, _NONE, key, sum(side.entries for side in sides), longest.summed)
+            known = self._joins[key] = self._add(clock)
+            if clock.entries > max(2 * clock.summed, _MIN_ENTRIES):
+                self._clocks[known] = self._sum(known)
+        return known
 
     def drop_unheld(self) -> None:
         """Forgets clocks that nobody holds, once there are many. To be called only where no number is still to reach its holder."""
@@ -101,9 +111,7 @@ class Clocks:
                 reachable.add(number)
                 work.extend(self._clocks[number].sides)
         self._clocks = {number: self._clocks[number] for number in sorted(reachable)}
-        self._joins = {
-            key: joined for key, joined in self._joins.items() if joined in reachable and key[0] in reachable and key[1] in reachable
-        }
+        self._joins = {key: joined for key, joined in self._joins.items() if joined in reachable and reachable.issuperset(key)}
         self._sums = {number: total for number, total in self._sums.items() if number in reachable}
         self._limit = max(_MIN_CLOCKS, 2 * len(reachable))
 
@@ -112,23 +120,6 @@ class Clocks:
         self._next += 1
         self._clocks[number] = clock
         return number
-
-    def _join(self, first: int, second: int) -> int:
-        if first == second or second == NOTHING:
-            return first
-        if first == NOTHING:
-            return second
-        key = (min(first, second), max(first, second))
-        known = self._joins.get(key)
-        if known is None:
-            left, right = self._clocks[first], self._clocks[second]
-            longer = left if left.entries >= right.entries else right
-            known = self._add(Clock(_NONE, _NONE, key, left.entries + right.entries, longer.summed))
-            clock = self._clocks[known]
-            if clock.entries > max(2 * clock.summed, _MIN_ENTRIES):
-                self._clocks[known] = self._sum(known)
-            self._joins[key] = known
-        return known
 
     def _sum(self, number: int) -> Clock:
         members: set[int] = set()

@@ -108,6 +108,7 @@ class HazardDetector(Observer):
         self._global = Shadow(len(memory.data), self.granules["global"], self.order, self.records, self._global_race)
         self._global.unwritten = self._unwritten_global
         self._global.repeated = self._global_repeated
+        self._global.unfenced = self._global_unfenced
         self._global.stale = self._stale
         self._global.content = lambda: memory.data
         written = None if remember_all else destinations(program)
@@ -403,6 +404,13 @@ class HazardDetector(Observer):
             if ours // self.geometry.stride != theirs // self.geometry.stride and (site.narrow or other.narrow):
                 kind = ScopeRace
         self._race(kind, self._shared_site(site, granules), site, lanes, records, others)
+
+    def _global_unfenced(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> np.ndarray:
+        # Where the storing block has executed its fence, current GPUs load the data after the flag.
+        rest = ~self.order.seen_unfenced(lanes, *records.unpack(others), by_tickets=False)
+        if rest.any():
+            self._race(GlobalRace, self._global_site(site, granules[rest]), site, lanes[rest], records, others[rest])
+        return rest
 
     def _global_repeated(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
         self._race(SameValue, self._global_site(site, granules), site, lanes, records, others)

@@ -101,7 +101,7 @@ class Level:
         if not time:
             return int(self.released[lane])
         own = self.clocks.new({block: int(self.fence_base[lane])}, {thread: time})
-        return self.clocks.join_all([own, int(self.fence_known[lane]), int(self.released[lane])])
+        return self.clocks.join_all([self.clocks.join_all([int(self.released[lane]), int(self.fence_known[lane])]), own])
 
 
 class Order:
@@ -250,11 +250,11 @@ class Order:
         clock = int(self.known[lane]) if self.knows else NOTHING
         return clock != NOTHING and self.clocks[clock].covers_one(thread, time, stride)
 
-    def seen_unfenced(self, lanes: Lanes, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """True if a read-modify-write operation has shown to a lane, or to its block before a barrier, that accesses of `threads` at
-        `times` happened, and only the fence behind that operation is missing."""
+    def seen_unfenced(self, lanes: Lanes, threads: np.ndarray, times: np.ndarray, by_tickets: bool = True) -> np.ndarray:
+        """True if a strong operation, of read-modify-write `by_tickets`, has shown to a lane, or to its block before a barrier, that
+        accesses of `threads` at `times` happened, and only the fence behind that operation is missing."""
         seen = np.zeros(len(lanes), np.bool_)
-        pending = self.device.tickets[lanes]
+        pending = (self.device.tickets if by_tickets else self.device.pending)[lanes]
         for clock in np.unique(pending).tolist():
             if clock != NOTHING:
                 here = np.flatnonzero(pending == clock)
@@ -363,15 +363,15 @@ class Order:
             level.fenced = True
             if self.matrix is not None:
                 for lane in lanes.tolist():
-                    level.released[lane] = self.clocks.join_all([int(level.released[lane]), self._now(lane)])
+                    level.released[lane] = self._now(lane, int(level.released[lane]))
         self.time += 1
 
     def _learn(self, lane: int, clock: int) -> None:
         self.known[lane] = self.clocks.join_all([int(self.known[lane]), clock])
         self.knows = True
 
-    def _now(self, lane: int) -> int:
-        """All that a lane knows, as a clock."""
+    def _now(self, lane: int, more: int = NOTHING) -> int:
+        """All that a lane knows, and the clock `more`, as a clock."""
         thread, stride = int(self.threads[lane]), self.geometry.stride
         threads = {thread: self.time}
         base = int(self.base[lane])
@@ -380,7 +380,9 @@ class Order:
             first = thread // self.group * self.group
             threads |= {first + other: int(row[other]) for other in np.flatnonzero(row > base).tolist()}
             threads[thread] = self.time
-        return self.clocks.join_all([int(self.known[lane]), self.clocks.new({thread // stride: base}, threads)])
+        # Lanes share this join, and each adds a part that no other lane shares.
+        common = self.clocks.join_all([more, int(self.known[lane])])
+        return self.clocks.join_all([common, self.clocks.new({thread // stride: base}, threads)])
 
     def strong_access(
         self,

@@ -26,6 +26,8 @@ only the threads of its block. GUARD: the granule lies between variables and bel
 _RACES = WRITTEN | READ | STRONG_WRITE | STRONG_READ
 _PIECE = 8
 _MAX_PENDING = 4096
+_MAX_SEARCHES = 256
+"""Instructions with unordered strong loads for which flags are searched, as each search looks at all granules."""
 _MAX_PENDING_LANES = 1 << 21
 _LOG = 1 << 20
 """Logged accesses from which on older ones of the same threads are dropped."""
@@ -265,6 +267,10 @@ class Shadow:
         """Called for read-only loads of addresses that the launch has written."""
         self.repeated: Race | None = None
         """Called in place of `race` where the bytes that are written are there already, or are written by all lanes alike."""
+        self.unfenced: Callable[[Site, Lanes, np.ndarray, Records, np.ndarray], np.ndarray] | None = None
+        """Called for strong loads of what another block stored by a strong operation before a flag, where no fences order the two.
+        Returns a flag for each that it reports."""
+        self._searches = 0
         self.content: Callable[[], np.ndarray] | None = None
         """The bytes of the space, as they are before the access."""
 
@@ -567,6 +573,13 @@ class Shadow:
             here = np.flatnonzero(bits & (kind & matters))
             if len(here):
                 found, others = self._set(kind).unordered(granules[here], who[here], self.records, self.order)
+                if kind == STRONG_WRITE and self._passes_data(site) and len(found):
+                    flagged = self._behind_flags(granules[here][found], who[here][found], others)
+                    if self.unfenced is not None and flagged.any():
+                        at, on = who[here][found[flagged]], granules[here][found[flagged]]
+                        known = self.unfenced(site, at, on, self.records, others[flagged])
+                        flagged[flagged] = known
+                        found, others = found[~flagged], others[~flagged]
                 if site.strong and kind != READ:
                     found, others = self._conflicting(site, found, others, who[here])
                 elif kind == STRONG_WRITE and len(found):
@@ -605,6 +618,8 @@ class Shadow:
                 matters |= NARROW
             if (site.narrow and self.scoped) or site.volatile or (self.lockstep and site.exchanges):
                 matters |= STRONG_WRITE | STRONG_READ * site.writes
+            if self._passes_data(site):
+                matters |= STRONG_WRITE
         return matters
 
     def _conflicting(self, site: Site, found: np.ndarray, others: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
@@ -665,6 +680,66 @@ class Shadow:
             if turn is not None:
                 after[together] = [turns.get(thread, -1) > turn for thread in (accesses[together] & 0xFFFFFFFF).tolist()]
         return after
+
+    def _passes_data(self, site: Site) -> bool:
+        """True for strong loads that take data from other blocks: nobody waits with the value."""
+        return self.unfenced is not None and site.exchanges and not site.writes
+
+    def _behind_flags(self, granules: np.ndarray, lanes: Lanes, others: np.ndarray) -> np.ndarray:
+        """True for unordered loads of lanes of what a store in `others` left, if the lane's block has accessed another location, a flag,
+        after the storing block has written that after the store. Only fences would make the flag order the store."""
+        stride = self.order.geometry.stride
+        readers, writers = self.order.threads[lanes] // stride, (others & 0xFFFFFFFF) // stride
+        chosen = np.flatnonzero(self._of_data(others) & (readers != writers))
+        flagged = np.zeros(len(others), np.bool_)
+        if not len(chosen) or self._searches >= _MAX_SEARCHES:
+            return flagged
+        self._searches += 1
+        flags = np.flatnonzero(self.state[: self.count] & (STRONG_WRITE | STRONG_READ))
+        flags = flags[~np.isin(flags, granules)]
+        if not len(flags):
+            return flagged
+        writes, reads = (self._accesses_of(kind, flags) for kind in (STRONG_WRITE, STRONG_READ))
+        seen_at, seen = np.concatenate([writes[0], reads[0]]), np.concatenate([writes[1], reads[1]])
+        written_when, seen_when = self._in_turn(writes[1]), self._in_turn(seen)
+        for reader in np.unique(readers[chosen]).tolist():
+            # The last access of the reader's block to each flag, and the last write of each block to a flag before that.
+            latest = np.zeros(len(flags), np.int64)
+            own = (seen & 0xFFFFFFFF) // stride == reader
+            np.maximum.at(latest, seen_at[own], seen_when[own])
+            before = written_when < latest[writes[0]]
+            blocks, place = np.unique((writes[1][before] & 0xFFFFFFFF) // stride, return_inverse=True)
+            raised = np.zeros(len(blocks) + 1, np.int64)
+            np.maximum.at(raised, place, writes[1][before] >> 32)
+            asked = chosen[readers[chosen] == reader]
+            position = np.searchsorted(blocks, writers[asked])
+            known = np.append(blocks, -1)[position] == writers[asked]
+            flagged[asked] = known & (raised[position] > others[asked] >> 32)
+        return flagged
+
+    def _in_turn(self, accesses: np.ndarray) -> np.ndarray:
+        """Numbers in the order in which accesses (packed) came: lanes execute one instruction's atomic operations one after another."""
+        threads = self.order.threads
+        by_thread = np.argsort(threads, kind="stable")
+        position = np.minimum(np.searchsorted(threads, accesses & 0xFFFFFFFF, sorter=by_thread), len(threads) - 1)
+        lane = by_thread[position]
+        in_turn: np.ndarray = accesses >> 32 << 32 | np.where(threads[lane] == accesses & 0xFFFFFFFF, lane, 0)
+        return in_turn
+
+    def _of_data(self, others: np.ndarray) -> np.ndarray:
+        """True for accesses (packed) that leave data: stores, exchanges and sums of floats."""
+        numbers, inverse = np.unique(others >> 32, return_inverse=True)
+        sites = [self.records.sites[number] for number in numbers.tolist()]
+        leaves = np.array([site is not None and site.leaves_data for site in sites], np.bool_)
+        of_data: np.ndarray = leaves[inverse]
+        return of_data
+
+    def _accesses_of(self, kind: int, granules: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions in `granules`, and accesses of a kind to them (packed)."""
+        positions, packed = zip(*self._set(kind)._entries(granules), strict=True)
+        at, accesses = np.concatenate(positions), np.concatenate(packed)
+        there = accesses != 0
+        return at[there], accesses[there]
 
     def _strong_sets(self) -> list[AccessSet]:
         return [self._set(kind) for kind in (STRONG_READ, STRONG_WRITE)]

@@ -41,6 +41,14 @@ class Site:
         return self.strong and not self.device
 
     @property
+    def leaves_data(self) -> bool:
+        """True for stores and for atomic operations that exchange values or add floats. Others count, or look for an extremum, and a load
+        beside them may well see an earlier value."""
+        inst = self.instruction
+        floats = inst.has("add") and any(word.startswith(("f", "bf")) for word in inst.modifiers)
+        return self.access.kind == "store" or (self.access.kind == "atomic" and (inst.has("exch") or floats))
+
+    @property
     def instruction(self) -> Instruction:
         return self.access.instruction
 

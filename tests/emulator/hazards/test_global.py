@@ -119,6 +119,78 @@ def test_the_last_block_of_the_programming_guide_is_a_warning(parts, lanes_per_w
     assert "__threadfence()" in str(result.findings[0])
 
 
+STRONG_DATA = """
+__device__ int load(const int* p) { int v; asm volatile("LOAD.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory"); return v; }
+__device__ void store(int* p, int v) { asm volatile("st.STORE.global.b32 [%0], %1;" :: "l"(p), "r"(v) : "memory"); }
+__device__ unsigned take(unsigned* p) {
+    unsigned v; asm volatile("atom.TICKET.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory"); return v; }
+extern "C" __global__ void kernel(int* partial, int* out, unsigned* ticket) {
+    __shared__ bool last;
+    int t = threadIdx.x;
+    WRITE
+    if (t == 0) { RELEASE last = take(ticket) == gridDim.x - 1; ACQUIRE }
+    __syncthreads();
+    if (last && t < gridDim.x) out[t] = load(partial + t);
+}"""
+
+
+def strong_data(load="ld.volatile", store="volatile", ticket="relaxed", release="", acquire="", write="") -> str:
+    words = {"LOAD": load, "STORE": store, "TICKET": ticket, "RELEASE": release, "ACQUIRE": acquire}
+    text = STRONG_DATA.replace("WRITE", write or "if (t == 0) store(partial + blockIdx.x, blockIdx.x);")
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text
+
+
+@pytest.mark.parametrize("lanes_per_wave", [1, 2048])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        dict(),
+        dict(load="ld.relaxed.gpu", store="relaxed.gpu"),
+        dict(write="if (t == 1) store(partial + blockIdx.x, 1); __syncthreads();"),
+        dict(write="if (t == 0) atomicExch(partial + blockIdx.x, 1);"),
+        dict(acquire=FENCE),
+        dict(release="__threadfence_block();", acquire=FENCE),
+        dict(ticket="acquire"),
+    ],
+)
+def test_a_flag_orders_no_strong_stores_by_itself(parts, lanes_per_wave):
+    with pytest.raises(emulator.GlobalRace, match=r"another thread's (write|atomic operation)"):
+        check(strong_data(**parts), ints(8), ints(8), np.zeros(1, np.uint32), grid=8, lanes_per_wave=lanes_per_wave)
+
+
+@pytest.mark.parametrize("lanes_per_wave", [1, 2048])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        dict(release=FENCE, acquire=FENCE),
+        dict(ticket="acq_rel"),
+        dict(ticket="release", acquire=FENCE),
+        dict(load="ld.relaxed.gpu", store="relaxed.gpu", release=FENCE, acquire=FENCE),
+        dict(write="if (t == 1) store(partial + blockIdx.x, 1); __syncthreads();", release=FENCE, acquire=FENCE),
+    ],
+)
+def test_fences_around_a_flag_order_strong_stores(parts, lanes_per_wave):
+    result = check(strong_data(**parts), ints(8), ints(8), np.zeros(1, np.uint32), grid=8, lanes_per_wave=lanes_per_wave)
+    assert not result.findings
+
+
+def test_data_beside_their_flag_in_one_word_need_no_fence():
+    source = """volatile unsigned long long* word, int* out) {
+        int b = blockIdx.x; unsigned long long seen = 1ull << 32;
+        if (b > 0) do seen = word[b - 1]; while (seen >> 32 == 0);
+        out[b] = int(seen); word[b] = seen + b; }"""
+    assert not check(source, np.zeros(4, np.uint64), ints(4), grid=4, block=1).findings
+
+
+def test_a_look_before_an_atomic_maximum_needs_no_fence():
+    source = """int* best) {
+        for (int i = 0; i < 4; ++i) { int seen; asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(seen) : "l"(best + i));
+            if (seen < blockIdx.x) atomicMax(best + i, blockIdx.x); } }"""
+    assert not check(source, ints(4), grid=8, block=1, lanes_per_wave=2).findings
+
+
 def test_a_ticket_that_is_no_atomic():
     racy = last_block(release=FENCE, acquire=FENCE).replace("atomicAdd(ticket, 1u)", "(*ticket)++")
     with pytest.raises(emulator.GlobalRace):

@@ -90,3 +90,19 @@ def test_joined_clocks_know_what_their_sides_know():
         threads = np.arange(40)
         assert clocks[number].covers(threads[latest > 0], latest[latest > 0], 8).all()
         assert not clocks[number].covers(threads, latest + 1, 8).any()
+
+
+def test_clocks_of_blocks_that_release_are_added_up_rarely(monkeypatch):
+    sums = []
+    monkeypatch.setattr(Clocks, "_sum", lambda self, number, add=Clocks._sum: sums.append(number) or add(self, number))
+    source = """int* partial, int* out, unsigned* ticket) {
+        __shared__ bool last; int t = threadIdx.x;
+        if (t == 0) partial[blockIdx.x] = t;
+        __threadfence(); __syncwarp(); __syncthreads();
+        if (t == 0) last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+        __syncthreads();
+        __threadfence(); __syncthreads();
+        if (last) for (int b = t; b < gridDim.x; b += 32) out[b] = partial[b]; }"""
+    blocks = 48
+    assert not check(source, ints(blocks), ints(blocks), np.zeros(1, np.uint32), grid=blocks, block=32).findings
+    assert 0 < len(sums) < 8 * blocks
