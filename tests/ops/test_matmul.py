@@ -436,6 +436,14 @@ def _strided(axes: tuple[int, ...]) -> list[np.ndarray]:
     return [integers(*axes)[::-1], integers(*axes)[..., ::-1], gaps, np.broadcast_to(np.float32(3), axes)]
 
 
+def test_integers_with_a_residual_give_float32() -> None:
+    a, b = np.arange(-6, 6, dtype=np.int8).reshape(3, 4), np.arange(8, dtype=np.int8).reshape(4, 2)
+    residual = np.full((3, 2), 0.5, np.float32)
+    result = ops.matmul(a, b, residual=residual)
+    assert result.dtype == np.float32
+    assert (result == a.astype(float) @ b.astype(float) + residual).all()
+
+
 @pytest.mark.parametrize("backend", ["auto", "emulator"])
 @pytest.mark.parametrize("case", range(4))
 def test_operands_of_any_strides_are_multiplied(backend, case):

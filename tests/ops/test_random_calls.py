@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
+import numpy as np
 import pytest
 
-PROGRAM = Path(__file__).resolve().parents[2] / "measurements" / "random_calls.py"
-CALLS = 6
+from measurements.random_calls import Calls, outcome, run
+from measurements.random_kinds import KINDS, Call
+
+CALLS = {"reduce": 2, "elementwise": 3, "matmul": 1, "topk": 1, "conv2d": 1, "softmax": 1, "layer_norm": 1}
 
 
-@pytest.mark.parametrize("kind", ["reduce", "elementwise", "matmul", "rows", "conv2d"])
-def test_random_calls_are_right(kind: str) -> None:
-    spec = importlib.util.spec_from_file_location("random_calls", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
-    found, told = program.run(kind, CALLS, seed=41)
-    assert found == {"right": CALLS}, told
+@pytest.mark.parametrize(("kind", "count"), CALLS.items())
+def test_random_calls_are_right(kind: str, count: int) -> None:
+    found, reports = run(Calls(kind, 41, 0, count))
+    assert found == {"right": count}, reports
+
+
+def test_wrong_value_of_a_call_is_reported() -> None:
+    calls = Calls("cumsum", 41, 0, 1)
+    right = KINDS["cumsum"](calls.draw(0))
+    assert outcome(right) == ("right", "")
+    assert outcome(Call("a call", lambda: "1 of 2", False)) == ("wrong", "a call: 1 of 2")
+    assert outcome(Call("a call", right.make, True)) == ("wrong", "a call: not refused")
+
+
+def test_calls_alike_share_types_and_differ_in_values() -> None:
+    first, second = (Calls("reduce", 41, 0, 2, alike=2).draw(number) for number in range(2))
+    assert first.one_of(*range(1000)) == second.one_of(*range(1000))
+    assert not np.array_equal(first.values("float32", (50,)), second.values("float32", (50,)))

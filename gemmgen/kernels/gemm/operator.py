@@ -58,11 +58,12 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     full = (*batch, a.shape[-2], b.shape[-1])
     shape = full[: len(full) - 2] + (() if vector_a else (full[-2],)) + (() if vector_b else (full[-1],))
     out = operands.get("out")
+    residual = operands.get("residual")
     added = any(operands.get(name) is not None for name in ("bias", "amax", *SCALES))
-    plain = not added and not any(options.get(name) for name in ("scaled", "activation", "bias_number", "epilogue"))
+    plain = not added and residual is None and not any(options.get(name) for name in ("scaled", "activation", "bias_number", "epilogue"))
     kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
     if DOUBLE in (a.type, b.type, kind):
-        more = added or operands.get("residual") is not None or any(options.get(name) for name in ("activation", "bias_number", "epilogue"))
+        more = added or residual is not None or any(options.get(name) for name in ("activation", "bias_number", "epilogue"))
         _check_doubles((a.type, b.type, kind), more)
     if out is None:
         if options.get("accumulates"):
@@ -85,7 +86,6 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if "planes" not in operands:
         b = _readable("b", b, batch, operands, copies)
     a = _readable("a", a, batch, operands, copies)
-    residual = operands.get("residual")
     z = None
     if residual is not None:
         _check_type("residual", residual, (kind,), "the result's")
@@ -220,8 +220,9 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
             rows = "a row of a for each row of the groups" if name == "gather" else f"a row of out for each of the {m} rows of the groups"
             raise refuse(f"{name} has shape {layout.shape} and strides {layout.strides}, need one axis without gaps: {rows}")
     out = operands.get("out")
+    residual = operands.get("residual")
     added = any(operands.get(name) is not None for name in ("bias", "amax", *SCALES))
-    plain = not added and not options.get("scaled") and not options.get("activation") and not formula
+    plain = not added and residual is None and not options.get("scaled") and not options.get("activation") and not formula
     kind = out.type if out is not None else _output(options.get("output"), "grouped_matmul") or result_type(a.type, b.type, plain)
     out = Layout.packed((m, n), kind) if out is None else out
     _check_type("out", out, RESULT_TYPES, operation="grouped_matmul")
