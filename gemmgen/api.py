@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, overload
 
 from gemmgen.codegen.rendering import Source
 from gemmgen.codegen.rendering import render as _render
@@ -14,8 +14,8 @@ from gemmgen.hardware.target import Architecture, Device
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels import family_of
-from gemmgen.kernels.family import Case, InstancePlan, KernelPlan, KernelSpec
-from gemmgen.kernels.planning import SpecSource, is_for_processors
+from gemmgen.kernels.family import Case, InstancePlan, KernelSpec
+from gemmgen.kernels.planning import SpecSource
 from gemmgen.kernels.planning import plan as _plan
 from gemmgen.kernels.shipped import spec_path
 from gemmgen.kernels.spec_files import load_spec as _load_spec
@@ -221,15 +221,10 @@ def compile(spec: SpecSource, architecture: str | Architecture | None = None) ->
     CompileError
         If the compiler rejects the source; the message contains its output.
     """
-    from gemmgen.runtime.kernel import Kernel
-    from gemmgen.toolchain.compilation import compile_host_plan, compile_plan
+    from gemmgen.runtime.targets import target_of
 
     planned = plan(spec, architecture)
-    if not isinstance(planned, KernelPlan):
-        from gemmgen.runtime.native import NativeKernel
-
-        return NativeKernel(planned.sequence, compile_host_plan(planned))
-    return Kernel(planned.sequence, compile_plan(planned))
+    return target_of(planned.spec.kind).load(planned)
 
 
 def verify(
@@ -272,16 +267,12 @@ def verify(
     EnvironmentMissing
         If a GPU is requested and this machine has none.
     """
-    from gemmgen.runtime.backends import find_backend
-    from gemmgen.toolchain.compilation import compile_host_plan, compile_plan
+    from gemmgen.runtime.targets import target_of
     from gemmgen.verification.runner import verify_binary
 
     checked = spec if isinstance(spec, InstancePlan | KernelSpec) else load_spec(spec)
-    if is_for_processors(checked.spec if isinstance(checked, InstancePlan) else checked):
-        from gemmgen.runtime.native import NativeBackend
-
-        planned = plan(checked, architecture)
-        return verify_binary(planned, compile_host_plan(planned), NativeBackend(), cases=cases, progress=progress)
-    chosen = find_backend(backend)
-    planned = cast("KernelPlan", plan(checked, architecture or chosen.architecture))
-    return verify_binary(planned, compile_plan(planned), chosen, cases=cases, progress=progress, counters=counters, further=cases is None)
+    target = target_of(checked.spec.kind if isinstance(checked, InstancePlan) else checked.kind)
+    chosen = target.backend(backend)
+    planned = plan(checked, architecture or chosen.architecture)
+    binary = target.compile(planned)
+    return verify_binary(planned, binary, chosen, cases=cases, progress=progress, counters=counters, further=cases is None)

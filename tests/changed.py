@@ -10,7 +10,7 @@ import sys
 
 from tiers import changed_specs
 
-from gemmgen.kernels.planning import is_for_processors
+from gemmgen.kernels import PROCESSOR_KINDS
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.library.folder import shipped_folder
@@ -23,7 +23,7 @@ def changed() -> list[str]:
     names = [name for name in shipped_specs() if any(name == file or name.startswith(f"{file}/") for file in files)]
     folder = shipped_folder()
     names += [one.label for one in read_listing().instances if folder.text(one.source_file) != one.source.text]
-    return [name for name in dict.fromkeys(names) if not is_for_processors(load_spec(name))]
+    return [name for name in dict.fromkeys(names) if load_spec(name).kind not in PROCESSOR_KINDS]
 
 
 def main(arguments: list[str]) -> int:

@@ -15,22 +15,17 @@ if TYPE_CHECKING:
 
 
 def compile_plans(plans: Sequence[KernelPlan], *, line_info: bool = True) -> list[Binary]:
-    """The binary of each plan, through the user's cache, with or without the lines of the source.
+    """The binary of each plan, all of one target, through the user's cache, with or without the lines of the source.
 
     Raises ``CompileError`` with the errors of all that failed.
     """
-    from gemmgen.codegen.rendering import render
-    from gemmgen.core.cache import Cache
-    from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-    from gemmgen.toolchain.nvrtc import CompileJob, compile_many
+    from gemmgen.runtime.targets import target_of
 
-    jobs = []
-    for plan in plans:
-        source = render(plan)
-        jobs.append(CompileJob(source.text, plan.architecture.name, COMPILE_OPTIONS, source.file_name, line_info))
+    if not plans:
+        return []
     with progress_bar() as progress:
-        task = progress.add_task("compiling", total=len(jobs))
-        results = compile_many(jobs, cache=Cache(), on_finished=partial(progress.advance, task))
+        task = progress.add_task("compiling", total=len(plans))
+        results = target_of(plans[0].spec.kind).compile_all(plans, line_info, partial(progress.advance, task))
     errors = [result for result in results if isinstance(result, CompileError)]
     if errors:
         raise CompileError("\n".join(str(error) for error in errors), "\n".join(error.log for error in errors))

@@ -7,84 +7,78 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.output import Column, count, counted, print_json, print_table, progress_bar
-from gemmgen.cli.selection import PlannedSpec, SpecFile, plan_specs
+from gemmgen.cli.selection import PlannedSpec, SpecFile
 from gemmgen.core.errors import SpecError
 from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
-    from gemmgen.verification.runner import VerificationReport
+    from gemmgen.runtime.targets import Target
 
 
-def are_for_processors(files: Sequence[SpecFile], overrides: Sequence[str] = ()) -> bool:
-    """True if all ``files`` are specs for processors. Raises ``UsageError`` where some are and some are not."""
-    from gemmgen.kernels import HOST_FAMILIES
+def common_target(files: Sequence[SpecFile]) -> Target:
+    """The target of all ``files``. Raises ``UsageError`` if they have different ones."""
+    from gemmgen.runtime.targets import target_of
 
-    kinds: list[object] = []
+    by_target: dict[str, tuple[SpecFile, Target]] = {}
     for file in files:
         try:
-            kinds.append(file.kind)
+            target = target_of(file.kind)
         except SpecError:
-            kinds.append(None)  # reported where the spec is loaded
-    host = [isinstance(kind, str) and kind in HOST_FAMILIES for kind in kinds]
-    if any(host) and not all(host):
-        one, other = files[host.index(True)].label, files[host.index(False)].label
-        raise click.UsageError(f"{one} is for a processor and {other} for a GPU: name them in two commands")
-    return bool(host) and all(host)
+            continue  # reported where the spec is loaded
+        by_target.setdefault(target.name, (file, target))
+    if len(by_target) > 1:
+        (one, target), (other, another) = by_target.values()
+        raise click.UsageError(f"{one.label} is for a {target.name} and {other.label} for a {another.name}: name them in two commands")
+    return next((target for _, target in by_target.values()), target_of(None))
 
 
-def verification_reports(files: Sequence[SpecFile], overrides: Sequence[str], sanitize: bool) -> dict[str, VerificationReport]:
-    """Compiles and verifies specs natively; with ``sanitize``, under the sanitizers too, whose finding ends it.
+def are_for_processors(files: Sequence[SpecFile]) -> bool:
+    """True if all ``files`` are specs for processors. Raises ``UsageError`` where some are and some are not."""
+    from gemmgen.runtime.targets import PROCESSOR
 
-    Specs for other processors are skipped with a message; raises ``EnvironmentMissing`` where all are.
-    """
-    from gemmgen.core.errors import EnvironmentMissing, VerificationError
-    from gemmgen.runtime.native import NativeBackend, require_host
-    from gemmgen.toolchain.compilation import compile_host_plan
-    from gemmgen.verification.oracle import oracle_of
-    from gemmgen.verification.runner import verify_binary
-    from gemmgen.verification.sanitized import verify_sanitized
+    return common_target(files) is PROCESSOR
 
-    planned = []
-    foreign = []
-    for item in plan_specs(files, overrides):
-        plan: Any = item.plan
+
+def runnable_specs(target: Target, planned: Sequence[PlannedSpec]) -> list[PlannedSpec]:
+    """The specs that this machine can run; a message names each of the others. Raises ``EnvironmentMissing`` if there is none."""
+    from gemmgen.core.errors import EnvironmentMissing
+
+    runnable, foreign = [], []
+    for item in planned:
         try:
-            require_host(item.file.label, plan.architecture)
-            planned.append(item)
+            target.require(item.file.label, item.plan)
+            runnable.append(item)
         except EnvironmentMissing as error:
             foreign.append(str(error))
-    if foreign and not planned:
+    if foreign and not runnable:
         raise EnvironmentMissing("\n".join(foreign))
     for message in foreign:
         click.echo(printable(f"left out: {message}"), err=True)
-    backend = NativeBackend()
-    reports = {}
-    with progress_bar() as progress:
-        cases = [oracle_of(item.plan.spec.kind).cases(item.plan) for item in planned]
-        task = progress.add_task("verifying", total=sum(map(len, cases)))
-        for item, own_cases in zip(planned, cases, strict=True):
-            progress.update(task, description=item.file.label)
-            binary: Any = compile_host_plan(item.plan)
-            reports[item.file.label] = verify_binary(
-                item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task)
-            )
-    for item in planned if sanitize else ():
-        sanitized = verify_sanitized(item.plan)
+    return runnable
+
+
+def verify_under_sanitizers(planned: Sequence[PlannedSpec]) -> None:
+    """Runs the cases of specs under the compiler's sanitizers. Raises ``VerificationError`` with the first finding."""
+    from gemmgen.core.errors import VerificationError
+    from gemmgen.verification.sanitized import verify_sanitized
+
+    for item in planned:
+        plan: Any = item.plan
+        sanitized = verify_sanitized(plan)
         if not sanitized.passed:
             raise VerificationError(f"{item.file.label}: under the sanitizers: {sanitized.finding}")
         click.echo(
             printable(f"{item.file.label}: {sanitized.cases} cases under AddressSanitizer and UndefinedBehaviorSanitizer, nothing found"),
             err=True,
         )
-    return reports
 
 
 def print_compiled(planned: Sequence[PlannedSpec], as_json: bool) -> None:
     """Compiles specs and shows the results."""
-    from gemmgen.toolchain.compilation import compile_host_plan
-
-    compiled = [(item, compile_host_plan(item.plan)) for item in planned]
+    binaries: list[Any] = list(compile_plans([item.plan for item in planned]))
+    compiled = list(zip(planned, binaries, strict=True))
     if as_json:
         print_json(
             [
@@ -110,9 +104,8 @@ def print_benchmark(
     """Times specs on the processor and shows how fast they are beside the libraries that are installed."""
     from gemmgen.kernels import family_of
     from gemmgen.perf.host.benchmark import all_threads, benchmark_host
-    from gemmgen.toolchain.compilation import compile_host_plan
 
-    binaries = [compile_host_plan(item.plan) for item in planned]
+    binaries: list[Any] = list(compile_plans([item.plan for item in planned]))
     reports = []
     with progress_bar() as progress:
         task = progress.add_task("timing", total=len(problems))
@@ -162,14 +155,14 @@ def print_analysis(planned: Sequence[PlannedSpec], sizes: tuple[int, ...] | None
     from gemmgen.perf.host.machine_code import disassemble, inner_loop
     from gemmgen.perf.host.rates import measure_rates
     from gemmgen.present.explanation import explanation_of
-    from gemmgen.toolchain.compilation import compile_host_plan
 
     if sizes is not None and len(sizes) != 3:
         raise click.UsageError(f"--size {','.join(map(str, sizes))}: need 3 numbers: m,n,k")
     results = []
-    for item in planned:
+    binaries: list[Any] = list(compile_plans([item.plan for item in planned]))
+    for item, binary in zip(planned, binaries, strict=True):
         plan: Any = item.plan
-        loop = inner_loop(disassemble(compile_host_plan(plan))) if plan.x86 else None
+        loop = inner_loop(disassemble(binary)) if plan.x86 else None
         problem = family_of(plan.spec).problem(plan, sizes or tuple(family_of(plan.spec).instance_sizes(plan).values()))
         cost = cost_model_of(plan.spec.kind).cost(plan, problem)
         threads = 1 if plan.blocked is None or plan.blocked.thread_count == 1 else all_threads()

@@ -22,7 +22,7 @@ from gemmgen.dispatch.selection import MAX_EARLY, Option, all_fitted, base_name,
 from gemmgen.dispatch.space import fastest_points
 from gemmgen.dispatch.table import Row, Table, read_table, write_table
 from gemmgen.hardware.target import Architecture, Device
-from gemmgen.kernels import FAMILIES
+from gemmgen.kernels import GPU_KINDS
 from gemmgen.kernels.requests import Request
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def remodelled(table: Table, device: Device) -> Table:
 
 def kinds_of(names: Sequence[str]) -> list[str]:
     """The families that are meant; all of them where none is named. Raises ``SpecError``."""
-    unknown = [name for name in names if name not in FAMILIES]
+    unknown = [name for name in names if name not in GPU_KINDS]
     if unknown:
-        raise SpecError(f"--kind {unknown[0]}: no such kind; there are {', '.join(FAMILIES)}")
-    return list(dict.fromkeys(names)) or list(FAMILIES)
+        raise SpecError(f"--kind {unknown[0]}: no such kind; there are {', '.join(GPU_KINDS)}")
+    return list(dict.fromkeys(names)) or list(GPU_KINDS)

@@ -16,8 +16,14 @@ FAMILIES = {
     "elementwise": "gemmgen.kernels.elementwise",
     "quantise": "gemmgen.kernels.quantise",
     "rows": "gemmgen.kernels.rows",
+    "cpu_gemm": "gemmgen.kernels.cpu_gemm",
 }
 """The package of each kind; it has one attribute ``family``."""
+
+PROCESSOR_KINDS = ("cpu_gemm",)
+"""Kinds whose instances run on the host's processor, compiled by a C compiler."""
+GPU_KINDS = tuple(kind for kind in FAMILIES if kind not in PROCESSOR_KINDS)
+"""Kinds whose instances run on GPUs, compiled by NVRTC."""
 
 OPERATIONS = {
     "matmul": "gemm",
@@ -36,20 +42,17 @@ ROW_OPERATIONS = (
 FURTHER_OPERATIONS = {"quantize": "quantise", **dict.fromkeys(ROW_OPERATIONS, "rows")}
 """Functions that also work without an instance, and have no operator of torch's."""
 
-HOST_FAMILIES = {"cpu_gemm": "gemmgen.kernels.cpu_gemm"}
-"""Modules of kinds whose instances run on the host's processor, compiled by a C compiler."""
-
 
 GROUPED, PROCESSOR = "grouped", "cpu"
 """Kinds of problems that are no family's name: products of groups of rows, and products on this machine's processor."""
-PROBLEM_KINDS = {**{kind: kind for kind in FAMILIES}, GROUPED: "gemm", PROCESSOR: "gemm"}
+PROBLEM_KINDS = {**{kind: kind for kind in GPU_KINDS}, GROUPED: "gemm", PROCESSOR: "gemm"}
 """Every kind of problem, and the family whose grammar it has."""
 
 
 @cache
 def family(kind: str) -> Family:
     """The family of ``kind``; ``KeyError`` if there is none."""
-    loaded: Family = import_module(FAMILIES.get(kind) or HOST_FAMILIES[kind]).family
+    loaded: Family = import_module(FAMILIES[kind]).family
     return loaded
 
 
@@ -66,9 +69,9 @@ def part(kind: str, name: str) -> Any:
     ``gemmgen.ops``; ``explain``: ``gemmgen.codegen`` and ``gemmgen.present``; ``pictures``:
     ``gemmgen.present``.
     """
-    return import_module(f"{FAMILIES.get(kind) or HOST_FAMILIES[kind]}.{name}")
+    return import_module(f"{FAMILIES[kind]}.{name}")
 
 
 def has_part(kind: str, name: str) -> bool:
     """True if a family has a module that it may do without."""
-    return find_spec(f"{FAMILIES.get(kind) or HOST_FAMILIES[kind]}.{name}") is not None
+    return find_spec(f"{FAMILIES[kind]}.{name}") is not None

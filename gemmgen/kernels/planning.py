@@ -9,7 +9,7 @@ from typing import Any
 from gemmgen.hardware.cpu import CpuArchitecture, cpu_architecture
 from gemmgen.hardware.target import Architecture
 from gemmgen.hardware.target import architecture as find_architecture
-from gemmgen.kernels import HOST_FAMILIES, family_of
+from gemmgen.kernels import PROCESSOR_KINDS, family_of
 from gemmgen.kernels.family import InstancePlan, KernelSpec
 from gemmgen.kernels.spec_files import load_spec
 
@@ -35,9 +35,4 @@ def plan(spec: SpecSource, architecture: str | Architecture | CpuArchitecture | 
 def _architecture(spec: KernelSpec, architecture: str | Architecture | CpuArchitecture) -> Any:
     if not isinstance(architecture, str):
         return architecture
-    return cpu_architecture(architecture) if is_for_processors(spec) else find_architecture(architecture)
-
-
-def is_for_processors(spec: KernelSpec) -> bool:
-    """True if the instances of a spec run on the host's processor."""
-    return spec.kind in HOST_FAMILIES
+    return cpu_architecture(architecture) if spec.kind in PROCESSOR_KINDS else find_architecture(architecture)

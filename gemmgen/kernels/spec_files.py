@@ -21,7 +21,7 @@ from gemmgen.core.editor_schema import chosen_by, for_editors
 from gemmgen.core.errors import Mismatch, Reason, SpecError
 from gemmgen.core.schema_fields import field_values, sibling_fields
 from gemmgen.core.text import printable
-from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family
+from gemmgen.kernels import FAMILIES, family
 from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.shipped import spec_path
 from gemmgen.kernels.variants import VARIANTS, Row, VariantTable, split_variant
@@ -93,7 +93,7 @@ def _with_variant(fields: dict[str, object], file: Path, variant: str | None, na
 
 def _with_row(fields: dict[str, Any], variant: str, row: Row, name: str) -> tuple[dict[str, Any], Places]:
     kind = fields.get("kind")
-    model = family(kind).spec if isinstance(kind, str) and kind in FAMILIES | HOST_FAMILIES else KernelSpec
+    model = family(kind).spec if isinstance(kind, str) and kind in FAMILIES else KernelSpec
     for field in ("label", "description"):
         if isinstance(fields.get(field), str):
             fields[field] = fields[field].replace("{variant}", variant)
@@ -173,7 +173,7 @@ def with_field(fields: dict[str, object], path: str, value: object, name: str) -
 
 @lru_cache(maxsize=1)
 def _adapter() -> pydantic.TypeAdapter[Any]:
-    kinds = [family(kind).spec for kind in (*FAMILIES, *HOST_FAMILIES)]
+    kinds = [family(kind).spec for kind in FAMILIES]
     union: Any = kinds[0]
     for kind in kinds[1:]:
         union = union | kind
@@ -182,10 +182,10 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
 
 def _validated(fields: dict[str, object], name: str, text: bytes | None, overrides: Sequence[str], places: Places) -> KernelSpec:
     kind = fields.get("kind")
-    if not isinstance(kind, str) or kind not in FAMILIES | HOST_FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         if "kind" not in fields and {"base", "axes"} <= fields.keys():
             raise SpecError(f"{name}: this is a sweep, not a spec; gemmgen sweep runs it")
-        kinds = list(FAMILIES | HOST_FAMILIES)
+        kinds = list(FAMILIES)
         got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
         near = get_close_matches(kind if isinstance(kind, str) else "", kinds, n=1)
         message = f"{name}: kind: {got}, need one of: {', '.join(kinds)}" + (f" (did you mean {near[0]}?)" if near else "")

@@ -19,7 +19,7 @@ from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import base_name, choose_by, fitted
 from gemmgen.dispatch.table import Row, Table, load_table, read_table
 from gemmgen.hardware.target import DEVICES, architecture, device
-from gemmgen.kernels import FAMILIES, family
+from gemmgen.kernels import GPU_KINDS, family
 from gemmgen.perf.cost_model import cost_model_of
 
 H200 = device("H200")
@@ -109,7 +109,7 @@ def test_rows_that_lie_closer_count_more():
     assert table.estimate(near, "x", 1e-5, no_model)[0] < table.estimate(near, "y", 1e-5, no_model)[0]
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", GPU_KINDS)
 def test_work_holds_what_the_problem_costs_at_least(kind):
     for text in matcher_of(kind).problem_grid(fine=False)[::9]:
         request = parse_problem(f"{kind}:{text}")

@@ -16,7 +16,7 @@ from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import base_name, choose, choose_by, fitted, table_name
 from gemmgen.dispatch.table import Row, Table, load_table, table_for
 from gemmgen.hardware.target import architecture, device
-from gemmgen.kernels import FAMILIES
+from gemmgen.kernels import GPU_KINDS
 from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.request import alignment_elements
 from gemmgen.kernels.requests import Layout, merged
@@ -31,7 +31,7 @@ def no_table(monkeypatch):
     monkeypatch.setattr("gemmgen.dispatch.selection.table_for", lambda device: None)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", GPU_KINDS)
 @pytest.mark.parametrize("fine", [False, True])
 def test_problems_of_the_grids_are_read_and_written_alike(kind, fine):
     for text in matcher_of(kind).problem_grid(fine):
@@ -193,7 +193,7 @@ def test_a_table_that_cannot_be_read_says_so(tmp_path, monkeypatch):
     load_table.cache_clear()
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", GPU_KINDS)
 def test_names_in_the_manifest_are_those_of_the_plans(kind):
     others = ("sm_100a", "sm_120a")  # architectures whose kernels have no plan for an H200
     built = [candidate for candidate in candidates(kind) if candidate.name and candidate.spec.architecture not in others][::7]

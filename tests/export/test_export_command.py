@@ -24,7 +24,7 @@ from gemmgen.export.header import render_header
 from gemmgen.export.images import allowed_architectures, portable_architectures
 from gemmgen.export.python_module import render_module
 from gemmgen.hardware.target import ARCHITECTURES
-from gemmgen.kernels import FAMILIES
+from gemmgen.kernels import GPU_KINDS
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.cubin import read_entries, text_sections
@@ -198,7 +198,7 @@ def test_without_makers_of_fat_binaries_one_is_recommended(run: Run, spec: Path,
     assert issubclass(EnvironmentMissing, Exception)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", GPU_KINDS)
 def test_the_same_instance_gives_the_same_bytes(kind: str) -> None:
     plan = api.plan(min(name for name in shipped_specs() if name.startswith(f"{kind}/")))
     assert render_header(dummy_bundle(plan)) == render_header(dummy_bundle(plan))

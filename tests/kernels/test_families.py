@@ -14,7 +14,7 @@ from gemmgen import ops
 from gemmgen.codegen.summary import Summary
 from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.matcher import Matcher
-from gemmgen.kernels import FAMILIES, FURTHER_OPERATIONS, HOST_FAMILIES, OPERATIONS, family, part
+from gemmgen.kernels import FAMILIES, FURTHER_OPERATIONS, GPU_KINDS, OPERATIONS, family, part
 from gemmgen.ops.operators import Operator
 from gemmgen.ops.torch_operators import declaration_of
 from gemmgen.perf.cost_model import CostModel
@@ -37,7 +37,7 @@ PROTOCOLS = {
 }
 DEMANDS = [
     (kind, module, protocol, member)
-    for kind in FAMILIES
+    for kind in GPU_KINDS
     for module, protocol in [*PROTOCOLS.items(), ("explain", Summary)]
     for member in members(protocol)
 ]
@@ -65,7 +65,7 @@ def test_an_operation_is_declared_in_the_same_way_as_the_others(name: str) -> No
 
 
 def test_every_family_has_an_operation() -> None:
-    assert {*OPERATIONS.values(), *FURTHER_OPERATIONS.values()} == set(FAMILIES)
+    assert {*OPERATIONS.values(), *FURTHER_OPERATIONS.values()} == set(GPU_KINDS)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -94,7 +94,11 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "api.py": "the type of its plans",
         "dispatch/profiles.py": "operators of torch that are its products",
         "ops/block_formats.py": "block scales of factors, in a product's formats",
+        "ops/doubles.py": "float64 products of slices of int8",
+        "ops/functions/pointer_matmul.py": "the function",
         "ops/native.py": "a product's request, for processors",
+        "ops/sparse.py": "factors of 2:4 sparsity, an object of the user's",
+        "ops/weight_forms.py": "forms of kernels for packed weights",
         "ops/weight_kernels.py": "kernels for packed weights",
         "ops/weights.py": "packed weights, an object of the user's",
         "ops/planes.py": "planes of matrices, an object of the user's",
@@ -120,6 +124,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "dispatch/profiles.py": "operators of torch that are chains of operations",
         "kernels/cpu_gemm/plan.py": "the code of a reason against operations",
         "kernels/epilogue/steps.py": "the same",
+        "kernels/reduction/arithmetic.py": "the code of a reason against operations",
         "ops/__init__.py": "the function",
         "ops/functions/elementwise.py": "the function",
     },
@@ -150,12 +155,12 @@ def test_few_files_outside_its_folder_name_a_family(kind: str) -> None:
 
 
 def test_every_family_is_looked_for() -> None:
-    assert set(OUTSIDE) == {*FAMILIES, *HOST_FAMILIES}
+    assert set(OUTSIDE) == set(FAMILIES)
 
 
-@pytest.mark.parametrize("kind", [*FAMILIES, *HOST_FAMILIES])
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_templates_of_a_family_name_no_other(kind: str) -> None:
     root = resource_directory("templates")
-    others = [other for other in (*FAMILIES, *HOST_FAMILIES) if other != kind]
+    others = [other for other in FAMILIES if other != kind]
     texts = {path: path.read_text() for folder in (kind, "common", "device") for path in (root / folder).rglob("*.*")}
     assert [(path.name, other) for path, text in texts.items() for other in others if re.search(rf"(?<!\w){other}/", text)] == []

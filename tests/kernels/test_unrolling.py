@@ -11,7 +11,7 @@ from pydantic import BaseModel
 import gemmgen
 from gemmgen.codegen.rendering import render
 from gemmgen.core.errors import PlanError, SpecError
-from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family
+from gemmgen.kernels import FAMILIES, family
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.oracle import oracle_of
@@ -31,7 +31,7 @@ WITHOUT = ("quantise", "rows")
 """Families whose lanes have one vector, or as many as ``held`` says."""
 
 
-@pytest.mark.parametrize("kind", [kind for kind in (*FAMILIES, *HOST_FAMILIES) if kind not in WITHOUT])
+@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in WITHOUT])
 def test_every_division_of_the_work_has_the_field(kind: str) -> None:
     spec = family(kind).spec
     models = forms(spec.model_fields[DIVISIONS[kind]].annotation) if kind in DIVISIONS else [spec]

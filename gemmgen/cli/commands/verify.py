@@ -14,7 +14,7 @@ from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.counters import print_counters
 from gemmgen.cli.emulation_progress import LaunchProgress
-from gemmgen.cli.host import are_for_processors, verification_reports
+from gemmgen.cli.host import common_target, runnable_specs, verify_under_sanitizers
 from gemmgen.cli.options import architecture_option, json_option, parse_size, set_option, specs_or_problem_argument
 from gemmgen.cli.output import Column, count, counted, duration, print_json, print_table, progress_bar, styled
 from gemmgen.cli.problem import AskedProblems, problem_options
@@ -95,29 +95,23 @@ def command(
 
     Exits with 1 if a case fails. Small integers must come out exactly, reals within the error bound of the computation.
     """
-    from gemmgen.hardware.target import architecture as find_architecture
-    from gemmgen.runtime.backends import find_backend
+    from gemmgen.runtime.targets import GPUS
     from gemmgen.verification.further import further_cases
     from gemmgen.verification.runner import verify_binary
 
     problems = list(dict.fromkeys(map(parse_size, sizes)))
     over_field: dict[str, FieldReport] = {}
     files = asked.files(specs, architecture=architecture)
-    if are_for_processors(files):
-        if problems:
-            raise click.UsageError("--size is for kernels of GPUs; gemmgen bench checks those of processors at any size")
-        if field:
-            raise click.UsageError("--field is for kernels of GPUs, which the emulator runs")
-        _report(context, files, verification_reports(files, overrides, sanitize), over_field, reports, as_json)
-        return
-    if sanitize:
+    target = common_target(files)
+    if field and target is not GPUS:
+        raise click.UsageError("--field is for kernels of GPUs, which the emulator runs")
+    if sanitize and target is GPUS:
         raise click.UsageError("--sanitize is for specs of processors; the emulator finds such errors in kernels by itself")
-    target = find_architecture(architecture) if architecture else None
     emulation = LaunchProgress()
-    backend = find_backend(backend_name, schedules, emulation)
+    backend = target.backend(backend_name, schedules, emulation)
     if schedules > 1 and backend.name != "emulator":
-        raise click.UsageError("--schedules needs the emulator: add --backend emulator")
-    planned = plan_specs(files, overrides, target or backend.architecture)
+        raise click.UsageError("--schedules needs the emulator" + (": add --backend emulator" if target is GPUS else ""))
+    planned = runnable_specs(target, plan_specs(files, overrides, architecture or backend.architecture))
     cases = _all_cases(planned, problems)
     binaries = compile_plans([item.plan for item in planned])
     by_label = {}
@@ -134,6 +128,8 @@ def command(
                 from gemmgen.verification.field import verify_field
 
                 over_field[item.file.label] = verify_field(item.plan)
+    if sanitize:
+        verify_under_sanitizers(planned)
     _report(context, files, by_label, over_field, reports, as_json)
 
 

@@ -25,12 +25,12 @@ def command(problems: Sequence[str], file: Path | None, device_name: str | None,
     from gemmgen.core.cache import default_directory
     from gemmgen.core.errors import EnvironmentMissing
     from gemmgen.dispatch.tuning import read_problems
-    from gemmgen.kernels import FAMILIES
+    from gemmgen.kernels import GPU_KINDS
     from gemmgen.ops.warming import warm
 
     listed = list(problems)
     if file is not None:
-        listed += [f"{request.kind}:{request.text}" for request in read_problems(file, list(FAMILIES))]
+        listed += [f"{request.kind}:{request.text}" for request in read_problems(file, list(GPU_KINDS))]
     if not listed:
         raise click.UsageError("expected problems, or --problems with a file of them: gemmgen warm gemm:512,512,512,nt")
     with progress_bar() as progress:
