@@ -127,10 +127,14 @@ class LineProgress:
         self._tasks.append((description, 0.0, total))
         return TaskID(len(self._tasks) - 1)
 
-    def update(self, task: TaskID, *, description: str | None = None, completed: float | None = None) -> None:
-        """Changes the description of a task, or its number of completed steps."""
-        before, done, total = self._tasks[task]
-        self._tasks[task] = (before if description is None else description, done if completed is None else completed, total)
+    def update(self, task: TaskID, *, description: str | None = None, completed: float | None = None, total: float | None = None) -> None:
+        """Changes the description of a task, its number of completed steps, or that of all its steps."""
+        before, done, known = self._tasks[task]
+        self._tasks[task] = (
+            before if description is None else description,
+            done if completed is None else completed,
+            known if total is None else total,
+        )
         self._write(task)
 
     def advance(self, task: TaskID, advance: float = 1) -> None:

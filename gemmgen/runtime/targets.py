@@ -32,7 +32,7 @@ class Target(Protocol):
         """The compiled instance, which is called on arrays."""
 
     def backend(self, name: BackendName = "auto", schedules: int = 1, progress: Callable[[int, int], None] | None = None) -> Backend:
-        """What runs the binaries; ``name``, ``schedules`` and ``progress`` choose among those for GPUs, as ``find_backend`` says."""
+        """The runner of the binaries; ``name``, ``schedules`` and ``progress`` choose among those for GPUs, as ``find_backend`` says."""
 
     def require(self, label: str, plan: Any) -> None:
         """Raises ``EnvironmentMissing`` that begins with ``label`` if no backend on this machine can run a plan's instance."""

@@ -133,7 +133,7 @@ def test_no_instance_beats_the_roofs_of_a_device(name):
         plan: model_seconds(found.work(plan, problem), chip)
         for _, plan, problem in (option for option in options if not isinstance(option, str))
     }
-    multiply_adds = [seconds for plan, seconds in times.items() if plan.spec.mainloop.strategy not in ("wgmma", "mma_sync")]
+    multiply_adds = [seconds for plan, seconds in times.items() if plan.spec.mainloop.strategy not in ("wgmma", "mma_sync", "tcgen05")]
     cost = 2 * 4096**3
     assert min(multiply_adds) > cost / operation_rate(chip, "fp32").value
     assert min(times.values()) > 3 * 4 * 4096**2 / memory_bandwidth(chip)
