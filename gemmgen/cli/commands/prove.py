@@ -46,7 +46,9 @@ MAX_REASONS = 3
     "--require",
     multiple=True,
     type=click.Choice(["memory", "races", "once", "progress", "initialised", "handover", "complete", "coverage", "all"]),
-    help="Exit with 1 unless this property is proved of every kernel. Repeatable.",
+    metavar="PROPERTY",
+    help="Exit with 1 unless this is proved of every kernel: memory, races, once, progress, initialised, handover, complete, coverage, "
+    "all. Repeatable.",
 )
 @click.option("entry", "--entry", metavar="NAME", help="For a FILE: name of the kernel in C++ or PTX; not needed if there is only one.")
 @click.option("block", "--block", metavar="X,Y,Z", callback=parse_dimensions, help="For a FILE: threads of a block.")
