@@ -3,6 +3,9 @@
 An index of a store is ``W q + f(t)``: W times a part of the block's index, which takes all values from 0 to below its extent E, and a
 number for each thread. Three facts show that all elements are stored: E W is at least the array's extent, the numbers of all threads and
 stores fill the tile of W elements along each axis, and a thread whose element lies within the array carries out one of its stores.
+
+Blocks that share a tile need not all store it: where their indices differ, block 0 stands for them, or the block that came last, of which
+there is one if all blocks that share a counter add to it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import MAX_CASES, Verdict, element_indices, first_choice, place
 from gemmgen.proof.polynomials import Monomial
+from gemmgen.proof.tickets import Ticket, tickets
 from gemmgen.proof.values import Condition, as_condition, as_term, conjunction, conjuncts
 
 MAX_TILE = 1 << 18
@@ -50,16 +54,20 @@ class _Part:
     """The other conditions of the store."""
 
 
-def complete(lifter: Lifter) -> Verdict:
-    """Every element of every result that this kernel is given is stored. The kernel's progress must be proved."""
+def complete(lifter: Lifter, ordered: bool = False) -> Verdict:
+    """Every element of every result that this kernel is given is stored. The kernel's progress must be proved.
+
+    ``ordered``: memory and races are proved as well, so that tickets tell the block that comes last.
+    """
     known, verdict = lifter.known, Verdict("complete")
     used = known.contract.used
     results = [array for array in known.contract.arrays.values() if array.writable and not array.workspace and used(array.name)]
     stores = [access for access in known.lifted.accesses if access.writes and access.space not in ("shared", "local")]
+    drawn = [ticket for ticket in tickets(lifter) if _is_drawn(lifter, ticket)] if ordered else []
     for array in results:
         verdict.obligations += 1
         try:
-            _whole(lifter, array, stores)
+            _whole(lifter, array, stores, drawn)
             verdict.proved += 1
         except _NotShown as error:
             verdict.unproved.append(f"{array.name}: {error}")
@@ -68,7 +76,21 @@ def complete(lifter: Lifter) -> Verdict:
     return verdict
 
 
-def _whole(lifter: Lifter, array: Array, stores: Sequence[Access]) -> None:
+def _is_drawn(lifter: Lifter, ticket: Ticket) -> bool:
+    """True if one of the blocks that share a counter comes last: all add to it, and their number is waited for."""
+    known, atomic = lifter.known, ticket.atomic
+    if not ticket.complete or not known.proves((), ticket.sharing == ticket.last + 1) or atomic.instruction.guard is not None:
+        return False
+    guards = lifter.guards(atomic.block, atomic.path)
+    if guards is None:
+        return False
+    zero = [(value.z3, z3.IntVal(0)) for value in known.thread.values() if not isinstance(value.term, int)]
+    first = [z3.substitute(as_condition(condition), *zero) for condition in (*known.facts, *guards)]
+    facts, goals = first[: len(known.facts)], first[len(known.facts) :]
+    return known.solver.proves(facts, z3.And(*goals) if goals else z3.BoolVal(True))
+
+
+def _whole(lifter: Lifter, array: Array, stores: Sequence[Access], drawn: Sequence[Ticket]) -> None:
     known = lifter.known
     if not known.contract.has_blocks(array):
         raise _NotShown("the grid may have no block where the array has elements")
@@ -86,7 +108,7 @@ def _whole(lifter: Lifter, array: Array, stores: Sequence[Access]) -> None:
     reasons: list[str] = []
     for group in by_outer.values():
         try:
-            _tile(known, array, group)
+            _tile(known, array, group, drawn)
             return
         except _NotShown as error:
             reasons.append(str(error))
@@ -160,7 +182,7 @@ def _form(known: Knowledge, index: z3.ArithRef) -> tuple[dict[Monomial, int], Nu
     return outer, table
 
 
-def _tile(known: Knowledge, array: Array, parts: Sequence[_Part]) -> None:
+def _tile(known: Knowledge, array: Array, parts: Sequence[_Part], drawn: Sequence[Ticket]) -> None:
     """Raises ``_NotShown`` unless the stores of one form fill the whole array."""
     blocks = {part.get_id(): part for whole in known.block_parts.values() for part in whole}
     widths: list[int] = []
@@ -191,6 +213,10 @@ def _tile(known: Knowledge, array: Array, parts: Sequence[_Part]) -> None:
         key = (part.threads.tobytes(), *[table.tobytes() for table in part.tables])
         classes.setdefault(key, []).append(part)
     failed: list[Access] = []
+    chosen: list[list[Condition]] = [[]]
+    if not used & {number for ticket in drawn for number in blocks if number not in ticket.parts}:
+        chosen += [[ticket.came_last] for ticket in drawn]
+    chosen.append([as_condition(part == 0) for number, part in blocks.items() if number not in used])
     for members in classes.values():
         first = members[0]
         places = [table[first.threads] for table in first.tables]
@@ -199,7 +225,7 @@ def _tile(known: Knowledge, array: Array, parts: Sequence[_Part]) -> None:
             inside &= (values >= 0) & (values < width)
         if not inside.any():
             continue
-        if not _carried_out(known, array, members):
+        if not any(_carried_out(known, array, members, block) for block in chosen):
             failed.append(first.access)
             continue
         filled[tuple(values[inside] for values in places)] = True
@@ -208,10 +234,10 @@ def _tile(known: Knowledge, array: Array, parts: Sequence[_Part]) -> None:
         raise _NotShown(f"{int((~filled).sum())} of the {filled.size} elements of a block's tile may not be stored{why}")
 
 
-def _carried_out(known: Knowledge, array: Array, members: Sequence[_Part]) -> bool:
-    """True if a thread stores its element in one of several ways, wherever the element lies within the array."""
+def _carried_out(known: Knowledge, array: Array, members: Sequence[_Part], block: Sequence[Condition]) -> bool:
+    """True if a thread of a chosen block stores its element in one of several ways, wherever the element lies within the array."""
     first = members[0]
-    premises: list[Condition] = list(first.alone)
+    premises: list[Condition] = [*first.alone, *block]
     for index, extent in zip(first.indices, array.shape, strict=True):
         premises += [index >= 0, index < as_term(extent)]
     ways = [as_condition(conjunction(part.rest)) for part in members[:MAX_CASES]]

@@ -139,7 +139,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
                 verdicts["handover"] = handover(lifter, ended) if ready else missing
             ready = verdicts["progress"].holds
             missing = Verdict("complete", unproved=["progress must be proved first"])
-            verdicts["complete"] = complete(lifter) if ready else missing
+            verdicts["complete"] = complete(lifter, ordered and verdicts["memory"].holds) if ready else missing
             if product is not None:
                 ready = all(verdicts[name].holds for name in ("memory", "races", "progress"))
                 missing = Verdict("coverage", unproved=["memory, races and progress must be proved first"])

@@ -34,6 +34,12 @@ class Ticket:
     """The addition to the counter."""
     came_last: z3.BoolRef
     """The flag, in terms of a thread behind it."""
+    sharing: z3.ArithRef
+    """The number of blocks that share a counter."""
+    last: z3.ArithRef
+    """The old number that is waited for."""
+    complete: bool
+    """True if the block that reads this number sets the flag."""
 
 
 def common_loads(known: Knowledge) -> frozenset[int]:
@@ -90,7 +96,8 @@ def _ticket(lifter: Lifter, atomic: Access, old: Value) -> Ticket | None:
         return None
     if not _reaches(lifter, stored, loaded[0]) or not all(_leaves(known, access, atomic, old, last) for access in _others(known, atomic)):
         return None
-    return Ticket(z3.Or(loaded[1].z3 != 0, sharing <= 1), parts, atomic, loaded[1].z3 != 0)
+    sets = known.proves((old.z3 == last,), number.z3 != 0)
+    return Ticket(z3.Or(loaded[1].z3 != 0, sharing <= 1), parts, atomic, loaded[1].z3 != 0, sharing, last, sets)
 
 
 def _naming(known: Knowledge, address: z3.ArithRef) -> frozenset[int] | None:

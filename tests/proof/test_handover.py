@@ -14,6 +14,7 @@ from gemmgen.emulator.ptx.parser import parse
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.proof.complete import complete
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.flags import ended_waits
 from gemmgen.proof.handover import handover
@@ -32,16 +33,19 @@ def kernel(name: str) -> tuple[LaunchSequence, str]:
     return plan.sequence, compile_plan(plan).ptx
 
 
-def verdicts(name: str, ptx: str) -> list[Verdict]:
-    """The handover of each launch, provided that memory, races and progress hold."""
+def lifted(name: str, ptx: str) -> list[Lifter]:
+    """Each launch, whose memory, races and progress count as proved."""
     sequence, module = kernel(name)[0], parse(ptx)
     found = []
     for launch in sequence.launches:
         function = next(each for each in module.functions.values() if each.is_entry and each.name == launch.entry)
-        lifter = Lifter(module, function, Contract(sequence, launch), Solver(60.0))
-        lifter.lift()
-        found.append(handover(lifter, ended_waits(lifter)))
+        found.append(Lifter(module, function, Contract(sequence, launch), Solver(60.0)))
+        found[-1].lift()
     return found
+
+
+def verdicts(name: str, ptx: str) -> list[Verdict]:
+    return [handover(lifter, ended_waits(lifter)) for lifter in lifted(name, ptx)]
 
 
 @pytest.mark.parametrize("name", (TICKETS, WORDS, LAUNCHES))
@@ -78,3 +82,25 @@ def test_a_mistake_in_a_handover_is_not_proved(mistake: str) -> None:
     mutant = re.sub(pattern, into, ptx, count=1, flags=re.DOTALL if r"\Z" in pattern else 0)
     assert mutant != ptx
     assert not any(verdict.holds for verdict in verdicts(name, mutant))
+
+
+@pytest.mark.parametrize("name", (TICKETS, WORDS))
+def test_one_of_the_blocks_stores_the_result(name: str) -> None:
+    assert all(complete(lifter, ordered=True).holds for lifter in lifted(name, kernel(name)[1]))
+
+
+NOT_STORED: dict[str, tuple[str, str, str]] = {
+    "no block comes last": (TICKETS, r"(selp\.u16\s+%rs\d+), 1, 0,", r"\1, 0, 0,"),
+    "one addition more is waited for": MISTAKES["one addition more is waited for"],
+    "a block does not add": (TICKETS, r"(setp\.ne\.s32\s+%p\d+, %r\d+), 0;(?=(?:[^;]*;){1,10}[^;]*atom)", r"\1, 1;"),
+    "two are added": (TICKETS, r"(mov\.u32\s+%r\d+), 1;(?=(?:[^;]*;){0,2}[^;]*atom)", r"\1, 2;"),
+    "a block that there need not be": (WORDS, r"(setp\.(?:ne|eq)\.s32\s+%p\d+, %r\d+), 0;", r"\1, 1;"),
+}
+
+
+@pytest.mark.parametrize("mistake", NOT_STORED)
+def test_a_result_that_no_block_stores_is_not_complete(mistake: str) -> None:
+    name, pattern, into = NOT_STORED[mistake]
+    mutant = re.sub(pattern, into, kernel(name)[1])
+    assert mutant != kernel(name)[1]
+    assert not any(complete(lifter, ordered=True).holds for lifter in lifted(name, mutant))
