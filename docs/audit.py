@@ -236,7 +236,7 @@ def main() -> None:
             audit.look(picture.resolve())
         audit.follow()
         browser.close()
-    # The same thing is told once, with the number of pages that it is on.
+    # Equal findings are reported once, with the number of their pages.
     told = Counter(finding for _, _, finding in audit.findings)
     for finding, count in told.most_common():
         name, window = next((name, window) for name, window, other in audit.findings if other == finding)

@@ -1,4 +1,4 @@
-"""Writes the table of hazards in docs/emulator.md: each with the test of a kernel that has it, and of its twin that has not.
+"""Writes the table of hazards in docs/emulator.md: each with the test of a kernel that has it, and of its twin without it.
 
 python docs/hazards.py
 """

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def notes(tag: str, root: Path = ROOT) -> str:
-    """The section of the changelog of a tag. Raises ``SystemExit`` with everything that does not fit the tag."""
+    """The section of the changelog of a tag. Raises ``SystemExit`` with a list of every mismatch with the tag."""
     version = tag.removeprefix("v")
     wrong = []
     if not re.fullmatch(r"v\d+\.\d+\.\d+((a|b|rc)\d+)?", tag):

@@ -1,4 +1,4 @@
-"""Bill of materials: python docs/sbom.py NAME prints, as CycloneDX 1.5, the package and everything that it needs in this environment.
+"""Bill of materials: python docs/sbom.py NAME prints, as CycloneDX 1.5, the package and its dependencies in this environment.
 
 Run it with the Python of an environment into which the wheel was just installed.
 """

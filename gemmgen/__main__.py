@@ -10,7 +10,7 @@ from types import FrameType
 
 INTERRUPTED = 130  # as in gemmgen.cli.exit_codes, which is not imported yet
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
-"""New objects after which Python looks for garbage: its default of 700 visits everything that imports make again and again."""
+"""New objects after which Python looks for garbage: its default of 700 visits the objects of imports again and again."""
 
 
 def main() -> None:

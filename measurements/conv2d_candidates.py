@@ -40,7 +40,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """For the table."""
+        """Text for the table."""
         parts = [f"{self.m}x{self.n}x{self.k}", f"w{self.warp_m}x{self.warp_n}", f"s{self.stages}", f"b{self.blocks}"]
         parts += [f"split{self.split_k}"] if self.split_k > 1 else []
         parts += ["channels"] if self.gemm_m != "pixels" else []

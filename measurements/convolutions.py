@@ -1,6 +1,6 @@
 """Convolutions beside cuDNN as torch calls it: depthwise, grouped, stems, small images with deep channels, filters of one tap, strides.
 
-    python -m measurements.convolutions --prepare                       # compiles everything that the next line needs, in processes
+    python -m measurements.convolutions --prepare                       # compiles all that the next line needs, in processes
     python -m measurements.convolutions --seconds 60 --out measurements # one line of JSON for each case
     python -m measurements.convolutions --only depthwise --explore      # every instance that takes the layer, the fastest first
 

@@ -219,7 +219,7 @@ def measure(
 ) -> tuple[dict[str, list[dict[str, float]]], dict[str, str]]:
     """One profile for each kernel of each spec, and the errors of specs that could not be run.
 
-    After a crash another process goes on with the specs behind the one that crashed. `note` is told of each profile as it comes.
+    After a crash another process continues with the specs after the one that crashed. `note` receives each profile.
     """
     profiles: dict[str, list[dict[str, float]]] = {}
     errors: dict[str, str] = {}

@@ -3,7 +3,7 @@
     python -m measurements.emulator_tensor_core [--rounds 3]
 
 The product is 512 x 512 x 512 in bfloat16, the kernel gemm/wgmma/tour/bf16_128x256: tensor copies, two groups of consumers,
-clusters of two blocks. Each launch has a process of its own, in which nothing was launched before; its largest memory counts
+clusters of two blocks. Each launch has a separate process, in which nothing was launched before; its largest memory counts
 all that the process did. Every result is compared. Writes emulator_tensor_core.json and emulator_tensor_core.md beside this file.
 """
 
@@ -68,7 +68,7 @@ def table(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         "",
         f"{SIZE} x {SIZE} x {SIZE} in bfloat16, `{SPEC}`: tensor copies, two groups of consumers, clusters of two. By "
         f"`python -m measurements.emulator_tensor_core` at {about['tree']}, {about['machine']}, {about['processors']} processors, load "
-        f"{about['load']}, {about['date']}. Slowest of {about['rounds']} launches, each in a process of its own.",
+        f"{about['load']}, {about['date']}. Slowest of {about['rounds']} launches, each in a separate process.",
         "",
         "| | launch, s | processor time of it, s | whole process, s | largest memory, MiB |",
         "|---|---:|---:|---:|---:|",

@@ -126,7 +126,7 @@ KINDS = ("normal", "uniform positive", "2^±20 by element", "2^±20 by row", "ca
 
 
 def accuracy() -> list[dict[str, Any]]:
-    """Of every way to multiply: errors over Σ|a||b|, largest and root mean square; the residual relative to ‖AB‖; and errors over
+    """Errors of every way to multiply: over Σ|a||b|, largest and root mean square; the residual relative to ‖AB‖; and errors over
     |AB|, largest and median, the measure of GEMMul8's tests."""
     import torch
 

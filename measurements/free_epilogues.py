@@ -250,7 +250,7 @@ def _prepare(item: tuple[str, tuple[int, ...]]) -> str:
 
 
 def prepare(seed: int, processes: int) -> None:
-    """Compiles everything that ``measure`` calls, into the caches of both."""
+    """Compiles all that ``measure`` calls, into the caches of both."""
     items: list[tuple[str, tuple[int, ...]]] = [(name, LARGE) for name in FORMULAS]
     items += [("compiled", LARGE), *(("ours", sizes) for sizes in products(seed)), *(("gated", sizes) for sizes in GATED)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:

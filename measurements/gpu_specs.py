@@ -32,7 +32,7 @@ _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
 
 
 def command(spec: str, way: str, architecture: str) -> list[str]:
-    """That verifies a spec, by itself or under a tool."""
+    """Command that verifies a spec, by itself or under a tool."""
     tool = [] if way == ALONE else [str(find_sanitizer()), "--tool", way]
     return [*tool, sys.executable, "-m", "gemmgen", "verify", "--backend", "gpu", "--arch", architecture, spec]
 

@@ -1,7 +1,7 @@
 """Breaks kernels one way at a time and counts the breaks that verification catches: PYTHONPATH=tests python measurements/mutants.py --help.
 
 Every mutant of the kernels in tests/mutants is tried, and of every other kernel for GPUs as many as --each says, drawn by chance from a
-seed. Each verdict is a line of a journal, build/mutants.jsonl unless told; the same command goes on where it was stopped, and trials
+seed. Each verdict is a line of a journal, build/mutants.jsonl by default; the same command continues where it was stopped, and trials
 that a changed kernel or other cases make outdated are made again; --hours 0 tries nothing and only collects. At the end the scores are
 written beside this file, for each kernel with the digest of its code, its mutants and its cases. A kernel whose score stands there
 with the same digest and nothing unexplained keeps it and is not tried again; one that a run has not ended keeps it too, or is named as not

@@ -111,7 +111,7 @@ class Row:
 
 
 def torch_call(torch: Any, problem: Problem) -> Callable[[Any, Any], Any]:
-    """The same reduction by torch: from x and out."""
+    """torch's reduction: from x and out."""
     axes: Any = problem.axes
     one = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "logsumexp": torch.logsumexp}.get(problem.operation)
     if problem.operation == "argmax":

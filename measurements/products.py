@@ -3,7 +3,7 @@
     python -m measurements.products --seed 101 bf16 e4m3 int8      on a machine with a GPU and torch
     python -m measurements.products --report                       writes the table again from its data
 
-Linear layers of language models from 1 to 8192 rows, squares and odd blocks, no shape picked by hand. The calls are captured in CUDA
+Linear layers of language models from 1 to 8192 rows, squares and odd blocks, no shape chosen manually. The calls are captured in CUDA
 graphs that rotate among enough sets of arrays for the operands to exceed the L2, and replayed in turns on random data. Results are
 compared first. 8-bit floats are promoted to float32 within the sum by both. Writes products_DEVICE.json and .md beside this file.
 """
@@ -34,7 +34,7 @@ MAX_SETS = 24
 GRAPH_SECONDS = 2e-3
 ROUNDS = 9
 AGREEMENT = 2e-2
-"""Largest difference allowed, as a part of the largest result: both round to the result's type, and sum in orders of their own."""
+"""Largest difference allowed, as a part of the largest result: both round to the result's type, and sum in different orders."""
 
 WIDTHS = (2560, 3072, 3584, 4096, 5120, 5632, 6144, 7168, 8192, 9216, 12288, 14336, 18432, 28672)
 ROWS = (1, 3, 8, 16, 24, 48, 64, 96, 128, 192, 256, 384, 640, 1024, 1536, 2048, 3000, 4096, 5000, 8192)

@@ -4,7 +4,7 @@ Each spec is a shipped one with a few fields changed, and its number decides whi
 one spec in four has a drawn formula as its epilogue, three in four have small tiles. Kernels for GPUs run on the emulator, those for
 processors natively. The smallest of a spec's cases with elements comes first, then the others by chance, as many as --seconds of
 processor time allow; after the first, cases of more than 2^24 steps are left out. --assembled 4 has ptxas assemble every fourth one only;
-the others are compiled to PTX. A journal, build/random_specs.jsonl unless told, has a line for each spec; the same command goes on where
+the others are compiled to PTX. A journal, build/random_specs.jsonl by default, has a line for each spec; the same command continues where
 it was stopped, --hours ends it in time, and --first begins elsewhere, for parts on several machines, whose journals --merge puts
 together, with the figures of each version of the program. The result is written beside this file: how many were accepted, verified, refused
 for their size, or cut off, and every failure with its spec; under "before", runs whose journals are gone. With --backend gpu every kernel
@@ -54,10 +54,10 @@ RESULT = Path(__file__).with_suffix(".json")
 SECONDS = 30
 """Processor time for one spec; longer ones count as cut off, unless a case of it had been verified by then."""
 CASE_SECONDS = 1.0
-"""Of processor time for the cases of a spec, unless told otherwise: a new one begins as long as there is time."""
+"""Default processor time for the cases of a spec; a new case begins as long as there is time."""
 
 MAX_WORK = 1 << 24
-"""Of a case that is not the smallest of its spec."""
+"""Limits a case that is not the smallest of its spec."""
 
 GPU_SECONDS = 10.0
 """For one run on a GPU."""
@@ -158,7 +158,7 @@ class Way:
 
 
 def trial(number: int, way: Way) -> Entry:
-    """Outcome of one spec; each has a seed of its own, so that any of them can be made again."""
+    """Outcome of one spec; each has a separate seed, so that any of them can be made again."""
     return tried(SpecMaker(way.seed * 1_000_000 + number, hostility=0.0, moderate=True).spread(way.accepted), number, way)
 
 

@@ -1,6 +1,6 @@
 """Reductions, softmax and norms along rows beside torch and torch.compile (max-autotune): checks first, then CUDA graphs in turns.
 
-    python -m measurements.row_operations --prepare                       # compiles everything that the next line needs, in processes
+    python -m measurements.row_operations --prepare                       # compiles all that the next line needs, in processes
     python -m measurements.row_operations --seconds 60 --out measurements # one line of JSON for each case
     python -m measurements.row_operations --only rows --seed 7
 
@@ -120,7 +120,7 @@ def cases(seed: int, only: str | None) -> list[Case]:
 
 
 def calls_of(torch: Any, case: Case) -> Calls | None:
-    """The two functions; None for an operation that ``ops`` has not."""
+    """The two functions; None for an operation that ``ops`` lacks."""
     from gemmgen import ops
 
     kind, shape, functional = getattr(torch, case.type), (case.rows, case.columns), torch.nn.functional

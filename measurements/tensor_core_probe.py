@@ -78,7 +78,7 @@ class Experiment:
     name: str
     instruction: str
     types: tuple[str, str, str]
-    """Of the accumulators, of A and of B."""
+    """Types of the accumulators, of A and of B."""
     operands: Callable[[np.random.Generator, tuple[str, str, str]], tuple[np.ndarray, np.ndarray, np.ndarray]]
     saturates: bool = False
 

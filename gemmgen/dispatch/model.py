@@ -50,7 +50,7 @@ class Parameters:
     issue_weight: float = 0.9
     """Share of the instructions beside the arithmetic that takes slots from it."""
     l2_bytes_per_clock: float = 25.0
-    """That an SM gets from the L2."""
+    """Bytes a cycle that an SM gets from the L2."""
     memory_efficiency: float = 0.9
     """Part of the memory's roof that kernels reach."""
     turn_seconds: float = 1.8e-6

@@ -30,7 +30,7 @@ SAVE_SECONDS = 15.0
 Target = tuple[str, str]
 """Instance and architecture."""
 Progress = Callable[[str, int, int], None]
-"""Told a stage, and how many of its steps are done of how many."""
+"""Called with a stage, the number of its completed steps and of all."""
 
 
 @dataclass

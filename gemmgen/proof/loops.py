@@ -325,7 +325,7 @@ class _Loop:
     def _reached_waits(self, again: z3.BoolRef, turn: z3.ArithRef, start: int, unknown: Sequence[z3.ExprRef]) -> None:
         """Notes when a thread comes to the waits of a turn: if it enters the loop, a turn ago went on, and goes their way in this turn.
 
-        The condition to go on, of a turn, must hold in all earlier turns if it holds in one.
+        The condition under which a turn continues must hold in all earlier turns if it holds in one.
         """
         known = self.known
         waits = known.lifted.waits

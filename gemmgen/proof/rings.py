@@ -827,7 +827,7 @@ class Ring:
         for bytes_ in touched.values():
             taken[bytes_] += 1
         apart = not (taken > 1).any()
-        self.found.note("races", "memory of its own", apart, "slots, barriers and the memory of teams of threads overlap")
+        self.found.note("races", "separate memory", apart, "slots, barriers and the memory of teams of threads overlap")
 
 
 def _groups(threads: tuple[bool, ...]) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ MAX_REASON = 2000
 """Characters of a reason that are kept."""
 
 Enter = Callable[[Stage], None]
-"""Told when a stage begins, so that its time limit runs from there."""
+"""Called when a stage begins, so that its time limit runs from there."""
 
 
 @dataclass(frozen=True)

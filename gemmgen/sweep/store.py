@@ -189,7 +189,7 @@ class ResultStore:
             raise SweepError(f"{self.path}: results of format {version}; this gemmgen reads format {FORMAT}; name another file")
 
     def _create(self) -> None:
-        """Makes the file whole under another name first: whoever is killed meanwhile leaves nothing under this one."""
+        """Makes the file whole under another name first: a process that is killed meanwhile leaves nothing under this one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{self.path.name[:64]}.", dir=self.path.parent) as folder:
             made = Path(folder) / "results"

@@ -47,7 +47,7 @@ class Engines:
         self.claim_cluster: Callable[[], Dim3 | None] = lambda: None
         """Cancels the launch of the next cluster, and gives the coordinates of its first block; None if all have started."""
         self.refused: dict[int, Instruction] = {}
-        """Blocks that have read that no cluster was cancelled, by the instruction that told them: they must not ask again."""
+        """Blocks that have read that no cluster was cancelled, by the instruction that reported it: they must not ask again."""
 
     @property
     def tensor_memory(self) -> TensorMemory:

@@ -125,9 +125,9 @@ class Warpgroups:
         self.fences = np.zeros(warps, np.int64)
         """Number of wgmma.fence that each warp has executed."""
         self.report: FenceReport | None = None
-        """Told of operations without a fence before them; None where nobody looks for hazards."""
+        """Observer of operations without a fence before them; None if hazards are not searched."""
         self.report_reload: ReloadReport | None = None
-        """Told of sources of A registers that are overwritten too early; None where nobody looks for hazards."""
+        """Observer of sources of A registers that are overwritten too early; None if hazards are not searched."""
         self._touched_by: dict[int, Instruction] = {}
         self._issued = np.zeros(warps, np.int64)
         """The number of fences of each warp when it last issued an operation."""

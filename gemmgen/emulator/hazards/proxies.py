@@ -137,7 +137,7 @@ class ProxyRules(Observer):
         self._streams: dict[tuple[str, int], int] = {}
         instructions = [inst for block in detector.program.blocks for inst in block.body]
         self.tensor_fence: Callable[[Instruction, Lanes], None] | None = None
-        """Told of the fences of tcgen05."""
+        """Observer of the fences of tcgen05."""
         engines = ("wgmma", "tcgen05", "clusterlaunchcontrol")
         self._follows_reads = detector.follows_refills
         self._concerned = any(inst.opcode in engines or (inst.opcode == "cp" and inst.has("bulk")) for inst in instructions)

@@ -491,7 +491,7 @@ def _with_scalars(case: Case, arrays: Mapping[str, npt.NDArray[Any]], product: i
 
 
 def _of_each(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> _Product:
-    """The results of a batch whose products have alpha and beta of their own, product by product."""
+    """The results of a batch whose products have separate alpha and beta, product by product."""
     names = [matrix.name for matrix in plan.batched]
     found = [
         _reference(plan, _with_scalars(case, arrays, product), dict(arrays) | {name: arrays[name][product] for name in names})

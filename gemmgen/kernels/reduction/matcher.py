@@ -107,7 +107,7 @@ ROWS_MARGIN = 1.1
 """An instance for rows is taken only if it is expected to be faster by this factor than one whose threads are chosen for the problem: 2048
 rows of 1000 floats take 6.8 and 3.8 us on an H200, 10,008 of 38,880 take 372 and 342 us."""
 BLOCKS_MARGIN = 2.0
-"""The same for blocks that share rows: in a CUDA graph, their tickets are set to 0 first, which the model does not know."""
+"""Correction for blocks that share rows: in a CUDA graph, their tickets are set to 0 first, which the model does not know."""
 
 
 def promise(most: int, x: Layout, shape: str) -> int:

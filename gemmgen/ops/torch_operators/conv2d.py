@@ -1,7 +1,7 @@
 """``torch.ops.gemmgen.conv2d``, and its derivatives, for torch's autograd and ``torch.compile``.
 
 Layers of float16 and bfloat16 in ``channels_last`` have derivatives, without an activation or with relu; the gradients of images and
-filters are operators of their own, which second derivatives do not go through.
+filters are separate operators, which second derivatives do not go through.
 """
 
 from __future__ import annotations

@@ -416,7 +416,7 @@ API Result cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
   IN_CONTEXT_OF(stream)
   return of(in_stream(stream, [=](cudaStream_t stream) { return release(pointer_of(pointer), "cuMemFreeAsync", stream); }));
 }
-// A range of addresses is memory from its reservation on; physical memory that is mapped there has no place of its own.
+// A range of addresses is memory from its reservation on; physical memory that is mapped there has no separate place.
 API Result cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) { *bytes = 2 << 20; return CUDA_SUCCESS; }
 API Result cuMemAddressReserve(CUdeviceptr* pointer, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
   ANYWHERE

@@ -146,13 +146,13 @@ int ask(Operation operation, const std::string& body, std::string* answer = null
   }
   if (!fine) {
     say("there is no connection to the emulator: the program has closed it, or the emulator has ended");
-    kill(getpid(), SIGKILL);  // no exit status could be told from one of the program
+    kill(getpid(), SIGKILL);  // no exit status would differ from those of programs
   }
   if (answer) *answer = text;
   return status;
 }
 
-// The line of a Python program that led here, as a frame of its own: the offset is the line. Empty outside of Python.
+// The line of a Python program that led here, as a separate frame: the offset is the line. Empty outside of Python.
 std::string python_caller() {
   typedef void* Object;
   static auto acquire = (int (*)())dlsym(RTLD_DEFAULT, "PyGILState_Ensure");

@@ -481,7 +481,7 @@ class Session:
         return b""
 
     def _forget(self, body: Body) -> bytes:
-        """A graph has freed memory of its own: the address stays the graph's, the contents are undefined."""
+        """A graph has freed its own memory: the address stays the graph's, the contents are undefined."""
         address = body.number("Q")
         body.end()
         if address not in self._owners:
