@@ -47,7 +47,7 @@ FOREIGN_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NVPL_BLAS_DEBUG_C
 
 
 def rounds_for(sizes: tuple[int, ...], seconds: float, threads: int, least: int = MIN_ROUNDS) -> int:
-    """As many rounds as fit into ``seconds`` for each contestant, at 50 GFLOP/s a thread; several threads wait before every turn."""
+    """Number of rounds that fit into ``seconds`` for each contestant, at 50 GFLOP/s a thread; several threads wait before every turn."""
     if threads == 1:
         return max(least, min(200, int(seconds * 50e9 / (2.0 * math.prod(sizes)))))
     return max(least, min(40, int(seconds / (TURN_SECONDS + 2.0 * math.prod(sizes) / (threads * 50e9)))))

@@ -174,7 +174,7 @@ def accuracy() -> list[dict[str, Any]]:
 
 
 def larger_errors(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Where a scheme with compensated sums has a larger error than cuBLAS or multiply-adds, the largest or the root mean square."""
+    """Cases where a scheme with compensated sums has a larger error than cuBLAS or multiply-adds: the largest or root mean square."""
     names = [name for name in SCHEMES if "plain" not in name]
     return [
         f"{name}, {row['data']}, k = {row['k']}: {measure} {row['errors'][name][place]:.2e}, {peer} {row['errors'][peer][place]:.2e}"

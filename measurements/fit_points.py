@@ -47,7 +47,7 @@ FADING = 1.5
 UNIT = 100
 """Scaled traits are written in units of 1 / UNIT."""
 NEARLY_BEST, SOFT = 1.2, 0.02
-"""For the quality of a fit: points within a factor of the best, and the uncertainty of logarithms of times that a choice has to bear."""
+"""Quality of a fit: points within a factor of the best, and the uncertainty of logarithms of times that a choice has to bear."""
 LABEL = re.compile(r"point/wgmma/(\d+)x(\d+)x(\d+)_s(\d+)_([cp])(\d)(.*)")
 
 

@@ -57,15 +57,15 @@ class Element:
     name: DataType
     bytes: int
     word: str
-    """Its name in NumPy and torch."""
+    """Name of the type in NumPy and torch."""
     holder: str
     """The NumPy type that holds it: its own, or an integer type for its bits."""
     c_type: str
-    """Its type in CUDA C++."""
+    """Name of the type in CUDA C++."""
     stdint: str
-    """Its type in C, from ``stdint.h`` where that has one."""
+    """Name of the type in C, from ``stdint.h`` where that has one."""
     ctypes_name: str
-    """Its type in Python's ctypes."""
+    """Name of the type in Python's ctypes."""
     dlpack: tuple[int, int]
     """Type code and bits in DLPack."""
     format: FloatFormat | None = None

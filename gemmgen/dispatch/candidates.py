@@ -28,7 +28,7 @@ class Candidate:
     """One instance that may be chosen."""
 
     label: str
-    """Its name for people: the name of its spec, ``gemm/v3_double_buffer``."""
+    """Readable name, that of its spec: ``gemm/v3_double_buffer``."""
     spec: KernelSpec
     certified: frozenset[str] = frozenset()
     """Architectures for which the library holds a certificate."""

@@ -65,7 +65,7 @@ class Call:
     strides: tuple[tuple[int, ...], ...] = ()
     """Empty where the profile has none: packed arrays."""
     types: tuple[str, ...] = ()
-    """As ``_TYPES`` has them; empty: those that the caller says."""
+    """Types from ``_TYPES``; if empty, the caller names them."""
     arguments: tuple[Any, ...] = ()
     """Other inputs by their place, as text."""
     microseconds: float | None = None

@@ -85,7 +85,7 @@ class Near(list[tuple[float, Row]]):
     """Rows with their distances from a request, nearest first."""
 
     def with_instance(self, name: str) -> Iterator[tuple[float, Row]]:
-        """Those in which an instance was timed. They are looked for one after the other: an estimate needs the first few."""
+        """Rows in which an instance was timed, found one after the other: an estimate needs the first few."""
         return (pair for pair in self if name in pair[1].times)
 
 

@@ -197,8 +197,8 @@ class ProgramFlow:
 
     @cached_property
     def regions(self) -> dict[int, tuple[int, set[int]]]:
-        """For the blocks that end in a branch around code that only computes registers: the block where both ways meet, and all blocks
-        between."""
+        """Regions of the blocks that end in a branch around code that only computes registers: the block where both ways meet, and
+        all blocks between."""
         return _branch_regions(self.program, self.blocks, self._successors)
 
     def dependence(self, loads: Iterable[Instruction], plain: Collection[int] = ()) -> DataDependence:

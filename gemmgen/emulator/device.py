@@ -102,7 +102,7 @@ class DeviceLaunch:
     footprints: tuple[Footprint, ...] = field(default=(), repr=False)
     """Reads and writes, for a launch that may begin before this one has ended; if they were to be kept."""
     unfinished: tuple[Footprint, ...] = field(default=(), repr=False)
-    """Those of earlier launches that may still run when this one has ended."""
+    """Footprints of earlier launches that may still run when this one has ended."""
     program: Program | None = field(default=None, repr=False)
 
     def effects(self) -> tuple[Footprint, ...]:

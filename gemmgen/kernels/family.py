@@ -141,7 +141,7 @@ class SharedRegion:
 
     @property
     def described(self) -> tuple[str, str]:
-        """Its name, and its place and meaning in words."""
+        """Name of the array, and its place and meaning in words."""
         extents = "".join(f"[{extent}]" for extent in self.shape)
         return self.name, f"bytes {self.offset} to {self.offset + self.bytes - 1}: {self.type}{extents}, {self.meaning}"
 
@@ -257,7 +257,7 @@ class FieldPart:
     scalars: Mapping[str, int] = field(default_factory=dict)
     """Residues of its scalars that are not the instance's."""
     arrange: Callable[[str, npt.NDArray[Any]], npt.NDArray[Any]] | None = None
-    """Its result as the instance arranges it, from the result's name and elements."""
+    """Arranges a result as the instance does, from the result's name and elements."""
     stored: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] | None = None
     """The elements that the instance stores, from residues of its result; None if the plain kernel stores them likewise."""
     whole: bool = False

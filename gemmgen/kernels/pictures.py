@@ -159,7 +159,7 @@ class BankMap:
     """One access to shared memory, in one layout or before and after a change."""
 
     access: str
-    """Its name, which ``--access`` takes: ``load-a``."""
+    """Name of the access, which ``--access`` takes: ``load-a``."""
     title: str
     layouts: tuple[SharedLayout, ...]
     total: str

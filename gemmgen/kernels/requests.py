@@ -26,7 +26,7 @@ class Layout:
     strides: tuple[int, ...]
     """In elements."""
     type: str
-    """As in ``launch.DataType``."""
+    """Type of the elements, as in ``launch.DataType``."""
     alignment: int = MAX_ALIGNMENT
     """Bytes, a power of two up to 16, that its address is a multiple of."""
 
@@ -145,7 +145,7 @@ class Interpretation:
     """The arguments of an operation, understood."""
 
     request: Request
-    """It sees copies in the place of their operands."""
+    """The request, with copies in place of their operands."""
     results: tuple[Result, ...]
     """Results of the operation, in order, whether the caller gave the arrays or not."""
     copies: tuple[Copy, ...] = ()

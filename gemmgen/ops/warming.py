@@ -28,7 +28,7 @@ class Warmed:
     name: str
     """Name of the instance."""
     seconds: float
-    """That compiling it took; next to nothing where the cache had it."""
+    """Time of compilation; next to nothing if the cache had it."""
     kept: bool = True
     """False if the user's cache does not hold it, since it could not be written: another process would have to compile it anew."""
 

@@ -118,7 +118,7 @@ class Pattern:
     row: int
     """Bytes after which paddings are put in, and whose number swizzles take."""
     variants: tuple[Variant, ...]
-    """As given first, then padded and swizzled."""
+    """Variants: first as given, then padded and swizzled."""
 
     @property
     def given(self) -> Variant:

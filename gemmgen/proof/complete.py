@@ -49,7 +49,7 @@ class _Part:
     threads: Numbers
     """Numbers of the threads that conditions on the thread alone let through."""
     alone: tuple[Condition, ...]
-    """Those conditions."""
+    """Conditions on the thread alone."""
     rest: tuple[Condition, ...]
     """The other conditions of the store."""
 

@@ -155,7 +155,7 @@ class TileProduct:
     k: int
     element_bytes: int
     path: tuple[Condition, ...]
-    """Where the warp carries it out."""
+    """Conditions under which the warp carries it out."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -614,7 +614,7 @@ class Runner:
         return replace(here, environment=kept, origins=origins, waiting=comparison)
 
     def _region(self, block: int) -> tuple[int, frozenset[int]] | None:
-        """Where the ways from a block meet again, and the basic blocks in between; None if they form a loop, or only end together."""
+        """The block where the ways from a block meet, and the basic blocks in between; None if they form a loop or only end together."""
         meeting = max(self.flow.post_dominators[block] - {block}, key=lambda other: len(self.flow.post_dominators[other]))
         if meeting == self.flow.end:
             return None

@@ -44,7 +44,7 @@ class Launch:
     arguments: tuple[str, ...]
     cluster: Dimensions | None = None
     early: bool = False
-    """It may begin before the launch in front of it has ended (programmatic dependent launch)."""
+    """True if the launch may begin before the one in front of it has ended (programmatic dependent launch)."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Estimate:
 def estimate(
     waiting: Sequence[PointResult], measured: Iterable[PointResult], last: Stage, backend: str, cases: int | None, jobs: int, gpus: int
 ) -> Estimate:
-    """For the points ``waiting``, of which each kernel is compiled and verified once and each problem timed.
+    """Estimate for the points ``waiting``, of which each kernel is compiled and verified once and each problem timed.
 
     ``cases`` is how many of each are run, None for all; ``jobs`` and ``gpus`` are how many workers there are.
     """

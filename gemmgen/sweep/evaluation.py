@@ -43,7 +43,7 @@ class Conditions:
     backend: str = ""
     """``emulator`` or ``gpu``; "" if nothing runs."""
     device: str = ""
-    """Its name."""
+    """Name of the device."""
     driver: str = ""
     """Version of a GPU's driver, with the architecture."""
     architecture: str | None = None

@@ -40,7 +40,7 @@ class Control:
     """Barriers that it waits for."""
 
     def __str__(self) -> str:
-        """As maxas writes it: waits, read barrier, write barrier, yield, stall."""
+        """Text in the notation of maxas: waits, read barrier, write barrier, yield, stall."""
         waits = "".join(str(barrier) if barrier in self.waits else "-" for barrier in range(_BARRIERS))
         read, write = ("-" if barrier is None else str(barrier) for barrier in (self.read_barrier, self.write_barrier))
         return f"{waits}:{read}:{write}:{'Y' if self.yields else '-'}:{self.stall}"

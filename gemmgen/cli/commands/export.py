@@ -39,9 +39,9 @@ FORMATS = {
 }
 """The formats, and how their files end."""
 LAYER_FORMATS = ("bundle", "torch", "jax")
-"""Those of several problems together."""
+"""Formats of several problems together."""
 HOST_FORMATS = ("header", "shared")
-"""Those of specs for processors."""
+"""Formats of specs for processors."""
 
 
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -78,7 +78,7 @@ class TensorOperation:
     reads: Sequence[Cells]
     writes: Sequence[Cells]
     shared: list[AsyncAccess]
-    """Its operands in shared memory."""
+    """Operands in shared memory."""
     run: Callable[[], None]
     done: bool = False
 

@@ -132,7 +132,7 @@ class ProxyRules(Observer):
         self.waited: set[int] = set()
         """Blocks, by number, of which a thread has waited for that one."""
         self.triggered: set[int] = set()
-        """Those that have let the next launch begin before that."""
+        """Blocks that have let the next launch begin before that."""
         self._sites: dict[tuple[int, str], Site] = {}
         self._streams: dict[tuple[str, int], int] = {}
         instructions = [inst for block in detector.program.blocks for inst in block.body]

@@ -24,13 +24,13 @@ class Site:
     acquires: bool
     releases: bool
     device: bool
-    """Its scope reaches beyond the block."""
+    """True if the scope reaches beyond the block."""
     observes: bool
-    """Its reads can be part of an acquire pattern; those of `red` cannot."""
+    """True if reads can be part of an acquire pattern; those of `red` cannot."""
     exchanges: bool = False
     """A strong load that nobody waits with, or a strong store. Between lanes of a warp these move data only in lockstep."""
     volatile: bool = False
-    """It exchanges data through a volatile variable, which C++ leaves unordered."""
+    """True if it exchanges data through a volatile variable, which C++ leaves unordered."""
 
     read_only: bool = False
     """A load through the read-only path, which may not see the launch's writes."""

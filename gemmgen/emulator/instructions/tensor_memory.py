@@ -353,7 +353,7 @@ class SharedOperand:
         self.source = binder.source(inst, operand, "u64")
 
     def chunks(self, lane: int, rows: int, row_chunks: int, k_major: bool, may_continue: bool = False) -> matrix_descriptor.Chunks:
-        """Its chunks of 16 bytes within a block; ``may_continue``: its rows may continue in a second matrix."""
+        """Chunks of 16 bytes within a block; ``may_continue``: its rows may continue in a second matrix."""
         bits = int(value_at(self.source, np.array([lane]))[0])
         descriptor, problem = matrix_descriptor.decode_tensor(bits, may_continue)
         if problem is not None:

@@ -46,7 +46,7 @@ class Cudnn:
 
     @property
     def version(self) -> int:
-        """As cuDNN counts: 91900 is 9.19.0."""
+        """Version as cuDNN counts: 91900 is 9.19.0."""
         return int(self._library.cudnnGetVersion())
 
     def use(self, stream: int) -> None:

@@ -177,7 +177,7 @@ class ElementStore:
 
     @property
     def name(self) -> str:
-        """Its name in the function that finishes a result."""
+        """Name in the function that finishes a result."""
         return self.store.argument.name
 
     @property

@@ -45,7 +45,7 @@ MAX_UNROLLED = 400
 MOST_COLUMNS, PIXELS = 28, 128
 """Columns and pixels of a tile that is chosen for a layer, at most."""
 MOST_BYTES = 72 << 10
-"""Its tile of x in shared memory, so that three blocks share a multiprocessor."""
+"""Size of a tile of x in shared memory, at most, so that three blocks share a multiprocessor."""
 FRAGMENTS, MOST_WARPS = 4, 16
 """Sixteens of pixels of a warp and warps of a block that are aimed at."""
 WIDE = 48

@@ -106,7 +106,7 @@ class Layer:
         self._filter = (arranged if len(arranged.shape) == 4 else nchw32_to_nchw(arranged))[: problem["k"]]
 
     def ways(self) -> list[Way]:
-        """Those that may compute the layer; cuDNN refuses some when asked."""
+        """Ways that may compute the layer; cuDNN refuses some when asked."""
         all_ways = [Way("NHWC", algorithm) for algorithm in ALGORITHMS]
         whole = all(self._problem[name] % CHANNELS == 0 for name in "ck") and self._problem["groups"] == 1
         if self._spec.input.type == self._spec.output.type == "s8" and whole:

@@ -296,7 +296,7 @@ class Conv2dSpec(KernelSpec):
     dependent launch). Needs sm_90."""
 
     def identity(self) -> dict[str, Any]:
-        """As for every spec; products by ``mma`` leave the default input out, which is older than other inputs."""
+        """Fields that identify the spec; products by ``mma`` leave out the default input, which is older than other inputs."""
         fields = super().identity()
         if self.mainloop is None and self.input == Input():
             del fields["input"]

@@ -43,7 +43,7 @@ class PixelLoop(WarpgroupLoop):
 
     @property
     def threads(self) -> int:
-        """Those of the consumers, and a warp that copies."""
+        """Threads of the consumers, and a warp that copies."""
         return WARPGROUP * self.consumers + WARP_THREADS
 
     def registers_at_once(self, of_sm: int) -> int:

@@ -47,7 +47,7 @@ class StridedArray:
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """Its strides; by default those of an array without gaps."""
+        """Strides of the array; by default those of an array without gaps."""
         strides = []
         for axis, name in enumerate(self.stride_names):
             if axis == self.rank - 1:

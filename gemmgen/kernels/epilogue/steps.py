@@ -71,7 +71,7 @@ class Store:
     """A further output of a formula as one kernel writes it."""
 
     name: str
-    """Its name in the formula."""
+    """Name in the formula."""
     argument: ArrayArgument | Matrix
     lines: tuple[str, ...]
     """The CUDA statements that store an element's value, or add it to the reduction."""

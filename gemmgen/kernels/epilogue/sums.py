@@ -31,7 +31,7 @@ class Terms:
     """The matrix that the terms of a sum form, stored by rows."""
 
     rows: str
-    """Its number of rows, as a CUDA expression and a formula."""
+    """Number of rows, as a CUDA expression and a formula."""
     columns: str
     across: str
     """The reduction (``per``) that adds up each of its rows."""

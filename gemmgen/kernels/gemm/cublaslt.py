@@ -129,7 +129,7 @@ class Algorithm:
     """One algorithm of the heuristic for one product."""
 
     number: int
-    """Its place in the heuristic's order, from 0."""
+    """Place in the heuristic's order, from 0."""
     run: Callable[[Addresses, float, float, int], None]
     """Enqueues the product: addresses, alpha, beta, stream."""
 
@@ -161,7 +161,7 @@ class CublasLt:
 
     @cached_property
     def version(self) -> str:
-        """As NVIDIA writes it: 13.1.0."""
+        """Version as NVIDIA writes it: 13.1.0."""
         get = self._library.cublasLtGetVersion
         get.restype = ctypes.c_size_t
         number = int(get())

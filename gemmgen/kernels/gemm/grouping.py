@@ -144,7 +144,7 @@ SIZES = ("m", "n", "k", "lda", "ldb", "ldc")
 
 
 def place_arguments() -> tuple[ArrayArgument, ...]:
-    """Where the matrices of a batch lie, and their sizes."""
+    """Arguments with the addresses of the matrices of a batch, and their sizes."""
     batch, one = (Formula("batch"),), (Formula("1"),)
     at = [
         ArrayArgument(f"at_{name.lower()}", "s64", "input", batch, one, 8, f"bytes from the start of {name} to the matrix of each product")

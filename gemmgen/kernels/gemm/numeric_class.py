@@ -27,7 +27,7 @@ class NumericClass:
     promoted: int
     """Values of k after which sums leave the tensor core; 0: never."""
     slices: tuple[int, ...]
-    """Where the slices of k end, each added up for itself and then in order; a single one where k is not divided."""
+    """Ends of the slices of k, each added up separately and then in order; a single one if k is not divided."""
     joined: str = ""
     """The order in which slices are added up, if it is not one after the other."""
 
@@ -38,7 +38,7 @@ class NumericClass:
 
     @property
     def text(self) -> str:
-        """Its name: equal for equal classes at one k."""
+        """Name of the class: equal for equal classes at one k."""
         types = self.types[0] if self.types[0] == self.types[1] else "_".join(self.types)
         parts = [types, self.steps]
         if self.promoted:
@@ -77,7 +77,7 @@ def without_tree(plan: GemmPlan) -> str:
 
 
 def _slices(plan: GemmPlan, k: int) -> tuple[tuple[int, ...], str]:
-    """Where slices of k end, and how they are joined."""
+    """Ends of the slices of k, and the way they are joined."""
     match plan.spec.decomposition:
         case SplitKSerial(slices=count) | SplitKParallel(slices=int(count)) | SplitKCluster(slices=count):
             steps = ceil_div(max(k, 1), plan.step_k)

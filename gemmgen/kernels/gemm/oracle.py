@@ -545,7 +545,7 @@ class _Product:
     """Results of one product, or of a batch of products."""
 
     expected: Expected
-    """Its part of C."""
+    """The product's part of C."""
     inner: Tracked
     """The results that the largest absolute value is of."""
     outputs: Mapping[str, Tracked]

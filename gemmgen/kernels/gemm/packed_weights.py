@@ -54,7 +54,7 @@ class Weights:
 
     @property
     def word(self) -> str:
-        """Its word in the text of a problem."""
+        """Word for the weights in the text of a problem."""
         group = "" if self.group == "column" else f"g{self.group}"
         return f"{self.codes if self.floats else ''}w{self.bits}{group}{'z' if self.zeros else ''}"
 

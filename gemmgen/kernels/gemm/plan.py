@@ -93,7 +93,7 @@ class Passed:
     """A pointer or a number as the kernel passes it to the epilogue's function."""
 
     name: str
-    """Its CUDA expression, for the first product of a batch."""
+    """CUDA expression of the array, for the first product of a batch."""
     batch_stride: str
     """CUDA expression of the elements from one product's part to the next; empty if all share one."""
 
@@ -163,7 +163,7 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         raise NotImplementedError
 
     def scales_of(self, operand: Literal["a", "b"]) -> ScaleArray | None:
-        """Those of one operand."""
+        """Scales of one operand."""
         return next((scale for scale in self.scales if scale.operand == operand), None)
 
     @property
@@ -319,7 +319,7 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
 
     @property
     def reduction_form(self) -> str:
-        """That kernel: a macro of ``templates/gemm/reduction.cu.j2``."""
+        """Form of the kernel that adds up slices: a macro of ``templates/gemm/reduction.cu.j2``."""
         return "reduction_kernel"
 
     @property
@@ -338,7 +338,7 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
 
     @property
     def kept_factor(self) -> str | None:
-        """That operand: A or B."""
+        """The operand that is kept for many products, A or B; None if there is none."""
         return None
 
     def kept_array(self, factor: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
@@ -397,14 +397,14 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         return ENDS[self.spec.grouping.rows]
 
     def batched_in(self, launch: int) -> tuple[Matrix | Passed, ...]:
-        """Those of the batched arrays that the kernel of a launch is given."""
+        """Batched arrays that the kernel of a launch receives."""
         given = self.sequence.launches[launch].arguments
         arrays: list[Matrix | Passed] = [*self.batched, *self.batched_reductions]
         return tuple(array for array in arrays if array.name in given)
 
     @property
     def store(self) -> str:
-        """Where a tile goes: ``finished``, or ``partial``, ``in_turn``, ``last`` or ``streamed`` with k divided among blocks."""
+        """Destination of a tile: ``finished``, or ``partial``, ``in_turn``, ``last`` or ``streamed`` with k divided among blocks."""
         return STORES[self.spec.decomposition.scheme]
 
     @property

@@ -62,7 +62,7 @@ class ScaledBy:
     """Block scales of an operand."""
 
     block: BlockScale
-    """Its layout in memory is that of ``layout``."""
+    """Form of the scales; ``layout`` is their layout in memory."""
     layout: Layout
     """(lines, k) of A, or (k, lines) of B, in blocks; with a first axis where the operand has one."""
     name: str
@@ -81,7 +81,7 @@ class ScaledBy:
         return None
 
     def word(self, operand: str) -> str:
-        """Its word in the text of a problem."""
+        """Word for the scales of an operand in the text of a problem."""
         stored = self.stored(operand) or self.block
         kind = "" if stored.type == "f32" else f"_{stored.type}"
         order = "_mn" if stored.layout == "mn_major" else ""
@@ -109,17 +109,17 @@ class GemmRequest(Request):
     scales: tuple[str, ...] = ()
     """The operation's names for the operands of the epilogue's factors, in their order."""
     amax: Literal["none", "stored", "unscaled"] = "none"
-    """As in a spec."""
+    """Largest absolute value of the results, as in a spec."""
     second: Layout | None = None
     """The second matrix that A is multiplied by, stored as B is."""
     second_operand: str = "b2"
-    """Its name in the operation."""
+    """Name of that matrix in the operation."""
     offsets: Layout | None = None
-    """Where groups of rows of A and C end, each of which is multiplied by a separate matrix: the first axis of B then counts them."""
+    """Ends of the groups of rows of A and C, each of which is multiplied by a separate matrix: the first axis of B then counts them."""
     grouping: Grouping = Grouping.SORTED
-    """As in a spec; ``offsets`` then holds the counts of masked groups."""
+    """Arrangement of the groups, as in a spec; ``offsets`` holds the counts of masked groups."""
     depths: Layout | None = None
-    """Where the values of k of each product of a batch end, in place of all of them."""
+    """Ends of the values of k of each product of a batch, if not all are used."""
     gather: Layout | None = None
     """The row of A that each row of the groups is."""
     scatter: Layout | None = None

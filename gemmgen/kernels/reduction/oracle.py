@@ -34,7 +34,7 @@ CROWD = "more blocks than threads"
 EXTREMUM = "the extremum comes"
 """Begins the names of cases in which a single element of a line decides the result."""
 EXTREMUM_PLACES = ("first", "in the middle", "in the last tile", "in the last vector", "last")
-"""Its place: kernels treat whole tiles, whole vectors and the remainder in different places."""
+"""Places of that element: kernels treat whole tiles, whole vectors and the remainder in different places."""
 
 ADVERSE = ("a constant plus noise", "alternating signs", "one huge element", "huge elements", "denormals")
 """Names of cases with data on which sums lose most: cancellation, and both ends of the type's range."""

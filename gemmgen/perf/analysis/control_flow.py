@@ -22,7 +22,7 @@ class Loop:
     instructions: tuple[Instruction, ...]
     """In order of address, with those of the loops inside."""
     own: tuple[Instruction, ...]
-    """Those that are in no loop inside this one."""
+    """Instructions that are in no loop inside this one."""
     depth: int
     """1 for a loop that is in no other."""
 

@@ -82,7 +82,7 @@ class HostReport:
 
 
 def all_threads() -> int:
-    """As many threads as the process may run at a time."""
+    """Number of threads that the process may run at a time."""
     return len(os.sched_getaffinity(0))
 
 

@@ -57,7 +57,7 @@ class ArrayView:
     strides: tuple[int, ...]
     """In elements."""
     type: str
-    """As in ``DataType``; a type that kernels do not know keeps its library's name."""
+    """Type of the elements, as in ``DataType``; a type that kernels do not know keeps its library's name."""
     device: Device
     read_only: bool = False
     producer_stream: int | None = None

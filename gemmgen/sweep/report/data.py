@@ -95,10 +95,10 @@ class Group:
     architecture: str
     device: str
     results: tuple[PointResult, ...]
-    """As evaluated."""
+    """Results in the order of evaluation."""
     measure: Measure
     shown: tuple[Shown, ...]
-    """Those with a value, as evaluated."""
+    """Points with a value, in the order of evaluation."""
     axes: tuple[Axis, ...]
     roofs: Roofline | None
 

@@ -73,7 +73,7 @@ class Exchange:
         return gcd(self.copy.vector, self.pitch, WIDEST_SHARED)
 
     def region(self) -> SharedRegion:
-        """Its place in shared memory: over the tiles, which are no longer needed then."""
+        """Place in shared memory: over the tiles, which are no longer needed then."""
         size = self.warps * self.copy.rows * self.pitch * FLOAT_BYTES
         return SharedRegion("exchange", "float", self.shape, 0, size, "staged results, one slab a warp; over the tiles")
 

@@ -10,7 +10,7 @@ from gemmgen.kernels.gemm.wording import Lines
 
 
 def sections(plan: SplitPrecisionPlan) -> list[Section]:
-    """Those of the product of planes, and one about these."""
+    """Sections of the product of planes, and one about the planes."""
     planes = plan.planes
     wording = Wording(
         products=planes.scheme.products,

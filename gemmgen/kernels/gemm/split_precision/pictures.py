@@ -7,6 +7,6 @@ from gemmgen.kernels.pictures import Picture
 
 
 def pictures(plan: SplitPrecisionPlan) -> list[Picture]:
-    """Those of the product of planes."""
+    """Pictures of the product of planes."""
     drawn: list[Picture] = product_part(plan, "pictures").pictures(plan)
     return drawn

@@ -378,7 +378,7 @@ class PlanesPlan:
 
     @property
     def split_operands(self) -> tuple[PlaneOperand, ...]:
-        """Those that every run splits before the product."""
+        """Operands that every run splits before the product."""
         return tuple(operand for operand in self.operands if not (operand.kept or operand.in_mainloop))
 
     @property
@@ -402,7 +402,7 @@ class PlanesPlan:
 
     @property
     def column_operands(self) -> tuple[PlaneOperand, ...]:
-        """Those of them whose rows do not run along k: a separate kernel finds their scales."""
+        """Operands whose rows do not run along k: a separate kernel finds their scales."""
         return tuple(operand for operand in self.split_operands if not operand.k_major)
 
     @property

@@ -30,7 +30,7 @@ class SplitPrecisionPlan(TensorPlan):
     are multiplied."""
 
     instructions: ClassVar[str]
-    """Those instructions, as rates of devices name them."""
+    """Matrix instructions of the product, as rates of devices name them."""
     planes: PlanesPlan
 
     @property

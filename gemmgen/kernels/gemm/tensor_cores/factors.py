@@ -17,7 +17,7 @@ class Factor:
     """A factor of a product: A, whose lines are rows, or B, whose lines are columns."""
 
     matrix: Matrix
-    """As the caller stores it."""
+    """The matrix as the caller stores it."""
 
     @property
     def name(self) -> str:
@@ -44,9 +44,9 @@ class WorkspacePart:
     name: str
     c_type: str
     bytes: str
-    """Its size in bytes, as a formula over the problem."""
+    """Size in bytes, as a formula over the problem."""
     c_bytes: str
-    """Its size in bytes, as a CUDA expression of type long long; empty for a part that always comes last."""
+    """Size in bytes, as a CUDA expression of type long long; empty for a part that always comes last."""
 
 
 def parts_bytes(parts: Sequence[WorkspacePart]) -> Formula:
