@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.kernels import family_of
@@ -13,6 +13,8 @@ from gemmgen.kernels.family import Case, InstancePlan
 from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import ArrayView, overlaps_itself
 from gemmgen.verification.oracle import oracle_of
+
+PlanT = TypeVar("PlanT", bound=InstancePlan)
 
 MAX_PROMISE = 64
 MAX_WORK = 1 << 31
@@ -42,12 +44,12 @@ def counted_case_of(plan: InstancePlan) -> Case:
     return cases[0]
 
 
-def general_plan(plan: InstancePlan) -> InstancePlan:
+def general_plan(plan: PlanT) -> PlanT:
     """The plan of the same kernel for all sizes."""
     family = family_of(plan.spec)
     spec = plan.spec.model_copy(update={"sizes": ()})
     promises = {name: min(size & -size, MAX_PROMISE) for name, size in plan.spec.sizes}
-    general: InstancePlan
+    general: PlanT
     try:
         general = family.plan(family.promising(spec, promises), plan.architecture)
     except PlanError:

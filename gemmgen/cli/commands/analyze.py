@@ -133,12 +133,10 @@ def _require_sizes(item: PlannedSpec, sizes: tuple[int, ...] | None) -> None:
 def _general(item: PlannedSpec, analysis: Analysis) -> Analysis:
     """The analysis of the same kernel for all sizes."""
     from gemmgen.cli.compilation import compile_plans
-    from gemmgen.kernels.family import KernelPlan
     from gemmgen.perf.analysis.report import analyse
     from gemmgen.verification.baked_cases import general_plan
 
     general = general_plan(item.plan)
-    assert isinstance(general, KernelPlan)
     (binary,) = compile_plans([general])
     return analyse(general, binary, analysis.device, analysis.problem, traffic=False)
 
