@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gemmgen.emulator import native_threads
 from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import HEAP_BYTES, initial_bytes
 from gemmgen.emulator.demangling import plainly
@@ -48,6 +49,7 @@ _MAX_FREED = 1024
 _SYSTEM_PAGE = 4096
 _QUARANTINE_BYTES = 256 << 20
 """Freed memory that is not used again as long as there is other memory."""
+_CLUSTERS = {"reqnctapercluster", "explicitcluster"}
 _WHOLE, _NONE, _PARTS = 0, 1, 2
 """Initialised bytes of a page: all, none, or those that the flags mark."""
 
@@ -72,6 +74,11 @@ class _Kernel:
     program: Program
     follows_loads: bool = False
     """True once a launch has read memory that nothing had written: from then on values of loads are followed."""
+    compiled: native_threads.Kernel | None = None
+    is_tried: bool = False
+    """True once it has been compiled, or cannot be."""
+    work: int = 0
+    """Instructions that its launches have executed lane by lane."""
 
 
 @dataclass(slots=True)
@@ -187,6 +194,7 @@ class Device:
         self._heap: Heap | None = None
         self._grid_workspace = 0
         self.modules: list[DeviceModule] = []
+        self._clock = native_threads.Clock()
 
     # -- memory ------------------------------------------------------------------------------------------------
 
@@ -394,6 +402,10 @@ class Device:
         if needed > SHARED_LIMIT:
             raise BadLaunch(f"{plainly(kernel)} needs {needed} bytes of shared memory; the limit is {SHARED_LIMIT}")
         known = module.kernels[kernel]
+        if observed is None and not keeps_footprints and before is None and lanes_per_wave is None and cluster is None:
+            quick = self._launch_compiled(known, kernel, grid, block, parameters, (shared_bytes, needed), tracks, progress)
+            if quick is not None:
+                return quick
         snapshot = self._snapshot() if self.hazards and not known.follows_loads else None
         follows = True if known.follows_loads else (False if snapshot is not None else None)
         while True:
@@ -450,6 +462,7 @@ class Device:
             footprint = tuple(footprints(detector, source))
             if before is not None:
                 footprint, unfinished = in_flight_behind(detector, footprint, before.effects(), before.unfinished)
+        known.work += sum(waves.counts.values())
         findings = (*detector.passed.values(), *detector.findings.all()) if detector is not None else ()
         for report in (*findings, *([error] if error is not None else [])):
             report.source = report.source or source
@@ -467,6 +480,57 @@ class Device:
             unfinished,
             program,
         )
+
+    def _launch_compiled(
+        self,
+        known: _Kernel,
+        kernel: str,
+        grid: Dim3,
+        block: Dim3,
+        parameters: bytes,
+        shared_bytes: tuple[int, int],
+        tracks: bool,
+        progress: Progress | None,
+    ) -> DeviceLaunch | None:
+        """The launch by compiled code; None, with nothing changed, if it may have hazards or the kernel cannot be compiled."""
+        program = known.program
+        is_plain = self.arithmetic is REAL and self.schedule is None and not self.maps and not program.entry.directives.keys() & _CLUSTERS
+        if not self.hazards or known.follows_loads or not is_plain:
+            return None
+        if not known.is_tried:
+            if known.work + native_threads.expected_work(program, grid, block) < native_threads.ENOUGH_WORK:
+                return None
+            known.is_tried = True
+            known.compiled = native_threads.kernel_of(program)
+        if known.compiled is None or known.compiled.failures >= native_threads.MOST_FAILURES:
+            return None
+        memory = _LaunchMemory(self, program, parameters)
+        written = destinations(program)
+        watched = memory.regions if written is None else memory.regions_behind(written)
+        touched = {region.start: Touched.nothing_of(region) for region in memory.regions if region.start and tracks}
+        flags = {start: (each.read, each.written, each.atomic, each.unit) for start, each in touched.items()}
+        outcome = native_threads.run(
+            known.compiled,
+            memory.data,
+            memory.regions,
+            watched,
+            self._pages,
+            self._unwritten,
+            flags,
+            self._clock,
+            grid,
+            block,
+            shared_bytes,
+            progress,
+        )
+        if outcome is None:
+            known.compiled.failures += 1
+            return None
+        known.compiled.failures = 0
+        for page, unwritten in outcome.unwritten.items():
+            self.note_page(page, unwritten)
+        met = tuple(each for start, each in touched.items() if start in outcome.met)
+        return DeviceLaunch(kernel, grid, block, outcome.instructions, (), None, "", met, program=program)
 
     def _snapshot(self) -> list[tuple[int, np.ndarray]] | None:
         """Copies of all allocations; None if they are too large."""

@@ -43,6 +43,22 @@ static inline float clipped(float value) { return value > 0 ? (value < 1 ? value
   }
 EXTREMES(float, uint32_t, raw_float, float_of)
 
+// Functions of float32, rounded correctly as instructions/approximate.py does it: float64, and a wider type where that is too close to call.
+static inline int is_unsure(double value) {
+  const int64_t beside = (int64_t)(raw_double(value) & 0x1FFFFFFF) - 0x10000000;
+  return (beside <= 64 && beside >= -64) || (fabs(value) < 0x1p-126 && value != 0);
+}
+#define ROUNDED(name) \
+  static __attribute__((unused)) float rounded_##name(float value) { \
+    const double exact = name(value); \
+    return is_unsure(exact) ? (float)name##l(value) : (float)exact; \
+  }
+ROUNDED(exp2)
+ROUNDED(log2)
+ROUNDED(sin)
+ROUNDED(cos)
+ROUNDED(tanh)
+
 // Integer quotients: by zero all ones; the quotient of the smallest number by -1 wraps.
 #define DIVISION(type, unsigned_type) \
   static inline type quotient_##type(type a, type b) { \

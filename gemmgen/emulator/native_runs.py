@@ -40,15 +40,15 @@ from gemmgen.emulator.ptx.syntax import (
 )
 from gemmgen.emulator.registers import widened
 
-_PRELUDE = Path(__file__).with_name("native_runs.c")
+PRELUDE = Path(__file__).with_name("native_runs.c")
 _LONGEST = 160
 """Instructions of one function: the compiler's time grows faster than their number."""
 _SHORTEST = 2
 ENOUGH_WORK = 20_000_000
 """Instructions of threads in a basic block after which it is compiled: a fraction of a second."""
 
-_CLASS_TYPES = {"pred": "uint8_t", "b16": "uint16_t", "b32": "uint32_t", "b64": "uint64_t"}
-_C_TYPES = {
+CLASS_TYPES = {"pred": "uint8_t", "b16": "uint16_t", "b32": "uint32_t", "b64": "uint64_t"}
+C_TYPES = {
     **{f"{kind}{bits}": f"{'' if kind == 's' else 'u'}int{bits}_t" for kind in "bus" for bits in (8, 16, 32, 64)},
     "f32": "float",
     "f64": "double",
@@ -58,12 +58,12 @@ _INTEGERS = frozenset(f"{kind}{bits}" for kind in "us" for bits in (16, 32, 64))
 _BITS = frozenset(f"b{bits}" for bits in (16, 32, 64))
 
 
-class _Unknown(Exception):
+class Untranslated(Exception):
     """An instruction, or a form of it, that has no translation."""
 
 
 @dataclass(slots=True)
-class _Run:
+class Run:
     """Instructions as C statements over the registers that they name."""
 
     binder: Binder
@@ -77,38 +77,38 @@ class _Run:
     def variable(self, register: Register) -> str:
         """The C variable of a register."""
         name, row = self.binder.registers.place(register)
-        if name not in _CLASS_TYPES:
-            raise _Unknown(name)
+        if name not in CLASS_TYPES:
+            raise Untranslated(name)
         return f"{name}_{row}"
 
     def read(self, inst: Instruction, operand: Operand, type_name: str) -> str:
         """An operand as an expression of a type."""
-        if type_name not in _C_TYPES:
-            raise _Unknown(type_name)
+        if type_name not in C_TYPES:
+            raise Untranslated(type_name)
         if isinstance(operand, Register):
             place = self.variable(operand)
             if self.binder.registers.width(operand) < _bytes_of(type_name) or (place[0] == "p") != (type_name == "pred"):
-                raise _Unknown(operand.name)
+                raise Untranslated(operand.name)
             if operand.name not in self.written:
                 self.loaded[operand.name] = operand
             return _as(place, type_name)
         if isinstance(operand, Integer | Float | Symbol):
             value = self.binder.source(inst, operand, type_name)
             if isinstance(value, np.ndarray):
-                raise _Unknown("a value for each lane")
+                raise Untranslated("a value for each lane")
             return _literal(value, type_name)
-        raise _Unknown(str(operand))
+        raise Untranslated(str(operand))
 
     def write(self, inst: Instruction, operand: Operand, type_name: str, expression: str) -> None:
         """A statement that gives a register a value of a type; the guard decides about each lane."""
         if isinstance(operand, Sink):
             return
         if not isinstance(operand, Register):
-            raise _Unknown(str(operand))
+            raise Untranslated(str(operand))
         place, width = self.variable(operand), self.binder.registers.width(operand)
         if width != _bytes_of(type_name) or (place[0] == "p") != (type_name == "pred"):
-            raise _Unknown(operand.name)
-        value = f"bits_of_{_C_TYPES[type_name]}({expression})" if type_name in ("f32", "f64") else f"({_unsigned(width)})({expression})"
+            raise Untranslated(operand.name)
+        value = f"bits_of_{C_TYPES[type_name]}({expression})" if type_name in ("f32", "f64") else f"({_unsigned(width)})({expression})"
         if inst.guard is not None:
             guard = self.read(inst, inst.guard, "pred")
             if operand.name not in self.written:
@@ -120,17 +120,17 @@ class _Run:
     # -- the whole ---------------------------------------------------------------------------------------------
 
     def add(self, inst: Instruction) -> None:
-        """Translates an instruction; without a translation, raises _Unknown and leaves the run as it was."""
-        translate = _TRANSLATIONS.get(inst.opcode)
+        """Translates an instruction; without a translation, raises Untranslated and leaves the run as it was."""
+        translate = TRANSLATIONS.get(inst.opcode)
         if translate is None:
-            raise _Unknown(inst.opcode)
+            raise Untranslated(inst.opcode)
         before = (list(self.statements), dict(self.loaded), dict(self.written))
         try:
             check_form(inst)
             translate(self, inst)
-        except (_Unknown, EmulatorError, *MISUSE) as error:
+        except (Untranslated, EmulatorError, *MISUSE) as error:
             self.statements, self.loaded, self.written = before
-            raise _Unknown(inst.opcode) from error
+            raise Untranslated(inst.opcode) from error
 
     def source(self, name: str, live: frozenset[str]) -> str:
         """The C functions of the run: `name` for lanes, over rows of registers. Of the registers it writes, those in `live` are stored."""
@@ -139,11 +139,11 @@ class _Run:
         for register in {**self.loaded, **{each.name: each for each in kept}}.values():
             place = self.variable(register)
             kind, _, row = place.partition("_")
-            rows.append(f"  {_CLASS_TYPES[kind]} *const row_{place} = rows->{kind} + {row} * rows->lanes;")
+            rows.append(f"  {CLASS_TYPES[kind]} *const row_{place} = rows->{kind} + {row} * rows->lanes;")
         for register in {**self.loaded, **self.written}.values():
             place = self.variable(register)
             start = f" = row_{place}[lane]" if register.name in self.loaded else ""
-            before.append(f"    {_CLASS_TYPES[place.partition('_')[0]]} {place}{start};")
+            before.append(f"    {CLASS_TYPES[place.partition('_')[0]]} {place}{start};")
         after += [f"    row_{place}[lane] = {place};" for place in map(self.variable, kept)]
         loop = ["#pragma GCC ivdep", "  for (int64_t lane = from; lane < to; ++lane) {", *before]
         loop += [*(f"    {each}" for each in self.statements), *after, "  }"]
@@ -163,42 +163,42 @@ def _unsigned(size: int) -> str:
 def _as(place: str, type_name: str) -> str:
     """A register's variable as a type: the low part of a wider one."""
     if type_name in ("f32", "f64"):
-        return f"{_C_TYPES[type_name]}_of({place})"
-    return place if type_name == "pred" else f"({_C_TYPES[type_name]}){place}"
+        return f"{C_TYPES[type_name]}_of({place})"
+    return place if type_name == "pred" else f"({C_TYPES[type_name]}){place}"
 
 
 def _literal(value: np.generic, type_name: str) -> str:
     bits = int(np.asarray(value).view(f"u{value.dtype.itemsize}"))
     text = f"0x{bits:x}ull" if bits >> 32 else f"0x{bits:x}u"
-    return f"{_C_TYPES[type_name]}_of({text})" if type_name in ("f32", "f64") else f"(({_C_TYPES[type_name]}){text})"
+    return f"{C_TYPES[type_name]}_of({text})" if type_name in ("f32", "f64") else f"(({C_TYPES[type_name]}){text})"
 
 
 # -- translations ----------------------------------------------------------------------------------------------
 
-_TRANSLATIONS: dict[str, Callable[[_Run, Instruction], None]] = {}
+TRANSLATIONS: dict[str, Callable[[Run, Instruction], None]] = {}
 
 
-def _translation(*opcodes: str) -> Callable[[Callable[[_Run, Instruction], None]], Callable[[_Run, Instruction], None]]:
-    def register(translate: Callable[[_Run, Instruction], None]) -> Callable[[_Run, Instruction], None]:
+def _translation(*opcodes: str) -> Callable[[Callable[[Run, Instruction], None]], Callable[[Run, Instruction], None]]:
+    def register(translate: Callable[[Run, Instruction], None]) -> Callable[[Run, Instruction], None]:
         for opcode in opcodes:
-            _TRANSLATIONS[opcode] = translate
+            TRANSLATIONS[opcode] = translate
         return translate
 
     return register
 
 
 def _only(inst: Instruction, *modifiers: str) -> None:
-    """Raises _Unknown if an instruction has other modifiers than its types and these."""
+    """Raises Untranslated if an instruction has other modifiers than its types and these."""
     if not all(modifier in modifiers or modifier in TYPE_BYTES for modifier in inst.modifiers):
-        raise _Unknown(str(inst.modifiers))
+        raise Untranslated(str(inst.modifiers))
 
 
-def _reads(run: _Run, inst: Instruction, type_name: str) -> list[str]:
+def _reads(run: Run, inst: Instruction, type_name: str) -> list[str]:
     return [run.read(inst, operand, type_name) for operand in inst.operands[1:]]
 
 
 @_translation("add", "sub")
-def _add(run: _Run, inst: Instruction) -> None:
+def _add(run: Run, inst: Instruction) -> None:
     sign = "+" if inst.opcode == "add" else "-"
     if inst.type in _INTEGERS:
         _only(inst)
@@ -210,7 +210,7 @@ def _add(run: _Run, inst: Instruction) -> None:
 
 
 @_translation("mul")
-def _mul(run: _Run, inst: Instruction) -> None:
+def _mul(run: Run, inst: Instruction) -> None:
     if inst.type in _INTEGERS:
         _product(run, inst)
     else:
@@ -218,7 +218,7 @@ def _mul(run: _Run, inst: Instruction) -> None:
 
 
 @_translation("mad", "fma")
-def _mad(run: _Run, inst: Instruction) -> None:
+def _mad(run: Run, inst: Instruction) -> None:
     if inst.type in _INTEGERS:
         _product(run, inst)
     elif inst.type == "f64":
@@ -229,32 +229,32 @@ def _mad(run: _Run, inst: Instruction) -> None:
         _float(run, inst, lambda a, b, c: f"fmaf({a}, {b}, {c})")
 
 
-def _product(run: _Run, inst: Instruction) -> None:
+def _product(run: Run, inst: Instruction) -> None:
     """mul and mad of integers."""
     _only(inst, "lo", "hi", "wide")
     type_name, size = inst.type, TYPE_BYTES[inst.type]
     wide = f"{type_name[0]}{16 * size}"
     first, second = (run.read(inst, operand, type_name) for operand in inst.operands[1:3])
     if inst.has("wide"):
-        result, product = wide, f"({_C_TYPES[wide]}){first} * ({_C_TYPES[wide]}){second}"
+        result, product = wide, f"({C_TYPES[wide]}){first} * ({C_TYPES[wide]}){second}"
     elif inst.has("hi"):
-        whole = _C_TYPES.get(wide) or ("__int128" if type_name[0] == "s" else "unsigned __int128")
-        result, product = type_name, f"({_C_TYPES[type_name]})(({whole}){first} * ({whole}){second} >> {8 * size})"
+        whole = C_TYPES.get(wide) or ("__int128" if type_name[0] == "s" else "unsigned __int128")
+        result, product = type_name, f"({C_TYPES[type_name]})(({whole}){first} * ({whole}){second} >> {8 * size})"
     else:
         # Unsigned, and of at least 32 bits: the low half is the same, and C promotes smaller ones to signed.
         whole = _unsigned(max(size, 4))
         result, product = type_name, f"({whole}){first} * ({whole}){second}"
     unsigned = f"u{result[1:]}"
     if inst.opcode == "mad":
-        product = f"({_C_TYPES[unsigned]})({product}) + {run.read(inst, inst.operands[3], unsigned)}"
+        product = f"({C_TYPES[unsigned]})({product}) + {run.read(inst, inst.operands[3], unsigned)}"
     run.write(inst, inst.operands[0], unsigned, product)
 
 
-def _float(run: _Run, inst: Instruction, compute: Callable[..., str]) -> None:
+def _float(run: Run, inst: Instruction, compute: Callable[..., str]) -> None:
     """Arithmetic of floats that rounds to nearest."""
     type_name = inst.type
     if inst.types not in (("f32",), ("f64",)):
-        raise _Unknown(type_name)
+        raise Untranslated(type_name)
     _only(inst, "rn", *(("ftz", "sat", "approx", "full") if type_name == "f32" else ()))
     values = _reads(run, inst, type_name)
     if inst.has("ftz"):
@@ -270,10 +270,10 @@ def _float(run: _Run, inst: Instruction, compute: Callable[..., str]) -> None:
 
 
 @_translation("div")
-def _div(run: _Run, inst: Instruction) -> None:
+def _div(run: Run, inst: Instruction) -> None:
     if inst.type in _INTEGERS:
         _only(inst)
-        kind = _C_TYPES[inst.type]
+        kind = C_TYPES[inst.type]
         run.write(inst, inst.operands[0], inst.type, f"quotient_{kind}({', '.join(_reads(run, inst, inst.type))})")
     elif inst.type == "f64":
         _only(inst, "rn")
@@ -284,32 +284,42 @@ def _div(run: _Run, inst: Instruction) -> None:
 
 
 @_translation("rem")
-def _rem(run: _Run, inst: Instruction) -> None:
+def _rem(run: Run, inst: Instruction) -> None:
     if inst.type not in _INTEGERS:
-        raise _Unknown(inst.type)
-    run.write(inst, inst.operands[0], inst.type, f"remainder_{_C_TYPES[inst.type]}({', '.join(_reads(run, inst, inst.type))})")
+        raise Untranslated(inst.type)
+    run.write(inst, inst.operands[0], inst.type, f"remainder_{C_TYPES[inst.type]}({', '.join(_reads(run, inst, inst.type))})")
 
 
 @_translation("rcp", "sqrt", "rsqrt")
-def _root(run: _Run, inst: Instruction) -> None:
+def _root(run: Run, inst: Instruction) -> None:
     if inst.type == "f32":
         forms = {"rcp": "1.0f / {}", "sqrt": "sqrtf({})", "rsqrt": "(float)(1.0 / sqrt((double){}))"}
         _float(run, inst, lambda a: forms[inst.opcode].format(a))
         return
     _only(inst, "rn")
     if inst.type != "f64" or inst.opcode == "rsqrt":
-        raise _Unknown(inst.opcode)
+        raise Untranslated(inst.opcode)
     (value,) = _reads(run, inst, "f64")
     run.write(inst, inst.operands[0], "f64", f"1.0 / {value}" if inst.opcode == "rcp" else f"sqrt({value})")
 
 
+_FUNCTIONS = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh"}
+
+
+@_translation(*_FUNCTIONS)
+def _function(run: Run, inst: Instruction) -> None:
+    if inst.type != "f32":
+        raise Untranslated(inst.type)
+    _float(run, inst, lambda a: f"rounded_{_FUNCTIONS[inst.opcode]}({a})")
+
+
 @_translation("neg", "abs")
-def _neg(run: _Run, inst: Instruction) -> None:
+def _neg(run: Run, inst: Instruction) -> None:
     type_name = inst.type
     (value,) = _reads(run, inst, type_name)
     if type_name in _INTEGERS:
         _only(inst)
-        unsigned = _C_TYPES[f"u{type_name[1:]}"]
+        unsigned = C_TYPES[f"u{type_name[1:]}"]
         negative = f"0 - ({unsigned}){value}"
         run.write(
             inst, inst.operands[0], type_name, negative if inst.opcode == "neg" else f"{value} < 0 ? {negative} : ({unsigned}){value}"
@@ -322,41 +332,41 @@ def _neg(run: _Run, inst: Instruction) -> None:
         changed = f"-{value}" if inst.opcode == "neg" else f"fabs({value})"
         run.write(inst, inst.operands[0], "f64", f"{value} != {value} ? quiet({value}) : {changed}")
     else:
-        raise _Unknown(type_name)
+        raise Untranslated(type_name)
 
 
 @_translation("min", "max")
-def _min(run: _Run, inst: Instruction) -> None:
+def _min(run: Run, inst: Instruction) -> None:
     if inst.type == "f32" and len(inst.operands) == 3:
         _only(inst, "ftz")
         name = "smaller_float" if inst.opcode == "min" else "larger_float"
         _float(run, inst, lambda a, b: f"{name}({a}, {b})")
         return
     if inst.type not in _INTEGERS:
-        raise _Unknown(inst.type)
+        raise Untranslated(inst.type)
     _only(inst)
     first, second = _reads(run, inst, inst.type)
     run.write(inst, inst.operands[0], inst.type, f"{first} {'<' if inst.opcode == 'min' else '>'} {second} ? {first} : {second}")
 
 
 @_translation("and", "or", "xor")
-def _logic(run: _Run, inst: Instruction) -> None:
+def _logic(run: Run, inst: Instruction) -> None:
     first, second = _reads(run, inst, inst.type)
     run.write(inst, inst.operands[0], inst.type, f"{first} {dict(zip(('and', 'or', 'xor'), '&|^', strict=True))[inst.opcode]} {second}")
 
 
 @_translation("not", "cnot")
-def _not(run: _Run, inst: Instruction) -> None:
+def _not(run: Run, inst: Instruction) -> None:
     (value,) = _reads(run, inst, inst.type)
     run.write(inst, inst.operands[0], inst.type, f"{'!' if inst.opcode == 'cnot' or inst.type == 'pred' else '~'}{value}")
 
 
 @_translation("lop3")
-def _lop3(run: _Run, inst: Instruction) -> None:
+def _lop3(run: Run, inst: Instruction) -> None:
     _only(inst)
     table = inst.operands[4]
     if not isinstance(table, Integer):
-        raise _Unknown("lop3")
+        raise Untranslated("lop3")
     values = [run.read(inst, operand, "b32") for operand in inst.operands[1:4]]
     terms = [
         " & ".join(value if row >> shift & 1 else f"~{value}" for value, shift in zip(values, (2, 1, 0), strict=True))
@@ -367,7 +377,7 @@ def _lop3(run: _Run, inst: Instruction) -> None:
 
 
 @_translation("shl", "shr")
-def _shift(run: _Run, inst: Instruction) -> None:
+def _shift(run: Run, inst: Instruction) -> None:
     type_name, bits = inst.type, 8 * TYPE_BYTES[inst.type]
     value, amount = run.read(inst, inst.operands[1], type_name), run.read(inst, inst.operands[2], "u32")
     if inst.opcode == "shl":
@@ -378,7 +388,7 @@ def _shift(run: _Run, inst: Instruction) -> None:
 
 
 @_translation("shf")
-def _funnel(run: _Run, inst: Instruction) -> None:
+def _funnel(run: Run, inst: Instruction) -> None:
     low, high, amount = _reads(run, inst, "u32")
     count = f"({amount} < 32 ? {amount} : 32)" if inst.has("clamp") else f"({amount} & 31)"
     whole = f"((uint64_t){high} << 32 | {low})"
@@ -386,21 +396,21 @@ def _funnel(run: _Run, inst: Instruction) -> None:
 
 
 @_translation("bfe")
-def _extract(run: _Run, inst: Instruction) -> None:
+def _extract(run: Run, inst: Instruction) -> None:
     unsigned = f"u{inst.type[1:]}"
     fields = _fields(run, inst, inst.operands[2:4])
     value = run.read(inst, inst.operands[1], unsigned)
-    run.write(inst, inst.operands[0], unsigned, f"extract_{_C_TYPES[unsigned]}({value}, {fields}, {int(inst.type[0] == 's')})")
+    run.write(inst, inst.operands[0], unsigned, f"extract_{C_TYPES[unsigned]}({value}, {fields}, {int(inst.type[0] == 's')})")
 
 
 @_translation("bfi")
-def _insert(run: _Run, inst: Instruction) -> None:
+def _insert(run: Run, inst: Instruction) -> None:
     unsigned = f"u{inst.type[1:]}"
     first, second = (run.read(inst, operand, unsigned) for operand in inst.operands[1:3])
-    run.write(inst, inst.operands[0], unsigned, f"insert_{_C_TYPES[unsigned]}({first}, {second}, {_fields(run, inst, inst.operands[3:5])})")
+    run.write(inst, inst.operands[0], unsigned, f"insert_{C_TYPES[unsigned]}({first}, {second}, {_fields(run, inst, inst.operands[3:5])})")
 
 
-def _fields(run: _Run, inst: Instruction, operands: Sequence[Operand]) -> str:
+def _fields(run: Run, inst: Instruction, operands: Sequence[Operand]) -> str:
     """Start and length of a bit field: their low bytes, or at most 255 for 64 bits."""
     numbers = [run.read(inst, operand, "u32") for operand in operands]
     if TYPE_BYTES[inst.type] == 4:
@@ -409,17 +419,17 @@ def _fields(run: _Run, inst: Instruction, operands: Sequence[Operand]) -> str:
 
 
 @_translation("prmt")
-def _permute(run: _Run, inst: Instruction) -> None:
+def _permute(run: Run, inst: Instruction) -> None:
     _only(inst)
     run.write(inst, inst.operands[0], "b32", f"permuted({', '.join(_reads(run, inst, 'u32'))})")
 
 
 @_translation("popc", "clz", "brev")
-def _count(run: _Run, inst: Instruction) -> None:
+def _count(run: Run, inst: Instruction) -> None:
     unsigned, bits = f"u{inst.type[1:]}", 8 * TYPE_BYTES[inst.type]
     (value,) = _reads(run, inst, unsigned)
     if inst.opcode == "brev":
-        run.write(inst, inst.operands[0], unsigned, f"reversed_{_C_TYPES[unsigned]}({value})")
+        run.write(inst, inst.operands[0], unsigned, f"reversed_{C_TYPES[unsigned]}({value})")
     elif inst.opcode == "popc":
         run.write(inst, inst.operands[0], "u32", f"__builtin_popcountll({value})")
     else:
@@ -431,10 +441,10 @@ _UNORDERED = {"equ": "eq", "ltu": "lt", "leu": "le", "gtu": "gt", "geu": "ge"}
 
 
 @_translation("setp")
-def _setp(run: _Run, inst: Instruction) -> None:
+def _setp(run: Run, inst: Instruction) -> None:
     type_name = inst.type
     if type_name not in _INTEGERS | _BITS | {"f32", "f64"}:
-        raise _Unknown(type_name)
+        raise Untranslated(type_name)
     a, b = (run.read(inst, operand, type_name) for operand in inst.operands[1:3])
     if inst.has("ftz"):
         a, b = f"flushed({a})", f"flushed({b})"
@@ -451,7 +461,7 @@ def _setp(run: _Run, inst: Instruction) -> None:
         return
     named = {register.name for each in inst.operands[1:] for register in registers_of(each)}
     if inst.guard is not None or any(register.name in named for register in registers_of(destination)):
-        raise _Unknown("setp")
+        raise Untranslated("setp")
     run.write(inst, destination.first, "pred", f"({holds}){other}")
     run.write(inst, destination.second, "pred", f"!({holds}){other}")
 
@@ -466,29 +476,29 @@ def _comparison(name: str, a: str, b: str, *, is_float: bool) -> str:
         return f"{a} {_ORDERED[_UNORDERED[name]]} {b} || {unordered}"
     forms = {"neu": f"{a} != {b}", "nan": unordered, "num": f"!({unordered})"}
     if name not in forms:
-        raise _Unknown(name)
+        raise Untranslated(name)
     return forms[name]
 
 
 @_translation("selp")
-def _selp(run: _Run, inst: Instruction) -> None:
+def _selp(run: Run, inst: Instruction) -> None:
     raw = f"b{8 * TYPE_BYTES[inst.type]}"
     first, second = (_raw(run, inst, operand, inst.type) for operand in inst.operands[1:3])
     run.write(inst, inst.operands[0], raw, f"{run.read(inst, inst.operands[3], 'pred')} ? {first} : {second}")
 
 
-def _raw(run: _Run, inst: Instruction, operand: Operand, type_name: str) -> str:
+def _raw(run: Run, inst: Instruction, operand: Operand, type_name: str) -> str:
     """The bits of an operand: moves leave NaNs as they are."""
     if isinstance(operand, Register):
         return run.read(inst, operand, f"b{8 * TYPE_BYTES[type_name]}")
     value = run.binder.source(inst, operand, type_name) if isinstance(operand, Integer | Float | Symbol) else None
     if value is None or isinstance(value, np.ndarray):
-        raise _Unknown(str(operand))
+        raise Untranslated(str(operand))
     return _literal(value.view(f"u{value.dtype.itemsize}"), f"b{8 * value.dtype.itemsize}")
 
 
 @_translation("mov")
-def _mov(run: _Run, inst: Instruction) -> None:
+def _mov(run: Run, inst: Instruction) -> None:
     target, value = inst.operands
     if isinstance(target, Vector) or isinstance(value, Vector):
         _parts(run, inst, target, value)
@@ -498,14 +508,14 @@ def _mov(run: _Run, inst: Instruction) -> None:
         run.write(inst, target, f"b{8 * TYPE_BYTES[inst.type]}", _raw(run, inst, value, inst.type))
 
 
-def _parts(run: _Run, inst: Instruction, target: Operand, value: Operand) -> None:
+def _parts(run: Run, inst: Instruction, target: Operand, value: Operand) -> None:
     """A register put together from others, or taken apart."""
     size = TYPE_BYTES[inst.type]
     vector = target if isinstance(target, Vector) else value
     assert isinstance(vector, Vector)
     bits = 8 * size // len(vector.elements)
     if bits not in (16, 32) or size > 8 or (isinstance(target, Vector) and isinstance(value, Vector)):
-        raise _Unknown("mov")
+        raise Untranslated("mov")
     if vector is value:
         parts = [f"({_unsigned(size)}){run.read(inst, each, f'b{bits}')} << {bits * i}" for i, each in enumerate(vector.elements)]
         run.write(inst, target, f"b{8 * size}", " | ".join(parts))
@@ -513,14 +523,14 @@ def _parts(run: _Run, inst: Instruction, target: Operand, value: Operand) -> Non
     whole = run.read(inst, value, f"b{8 * size}")
     for i, each in enumerate(vector.elements):
         if isinstance(each, Register) and isinstance(value, Register) and each.name == value.name:
-            raise _Unknown("mov")
+            raise Untranslated("mov")
         run.write(inst, each, f"b{bits}", f"{whole} >> {bits * i}")
 
 
 @_translation("cvta")
-def _cvta(run: _Run, inst: Instruction) -> None:
+def _cvta(run: Run, inst: Instruction) -> None:
     if not inst.has("global") and not inst.has("const") and not inst.has("param"):
-        raise _Unknown("cvta")
+        raise Untranslated("cvta")
     run.write(inst, inst.operands[0], inst.type, run.read(inst, inst.operands[1], inst.type))
 
 
@@ -528,38 +538,38 @@ _WHOLE = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 
 @_translation("cvt")
-def _cvt(run: _Run, inst: Instruction) -> None:
+def _cvt(run: Run, inst: Instruction) -> None:
     if len(inst.types) != 2 or not isinstance(inst.operands[0], Register):
-        raise _Unknown("cvt")
+        raise Untranslated("cvt")
     to, source = inst.types
     value = run.read(inst, inst.operands[1], source)
     integers = {*_INTEGERS, "u8", "s8"}
     if to in integers:
         if source in integers:
             _only(inst)
-            result = f"({_C_TYPES[to]}){value}"
+            result = f"({C_TYPES[to]}){value}"
         elif source in ("f32", "f64"):
             result = _whole_number(inst, to, source, value)
         else:
-            raise _Unknown(source)
+            raise Untranslated(source)
         width = run.binder.registers.width(inst.operands[0])
         row = widened(to, width)
-        run.write(inst, inst.operands[0], row, f"({_C_TYPES[row]})({_C_TYPES[to]})({result})")
+        run.write(inst, inst.operands[0], row, f"({C_TYPES[row]})({C_TYPES[to]})({result})")
         return
     if to not in ("f32", "f64") or source not in integers | {"f32", "f64"}:
-        raise _Unknown(to)
+        raise Untranslated(to)
     if source in integers:
         _only(inst, "rn")
-        run.write(inst, inst.operands[0], to, f"({_C_TYPES[to]}){value}")
+        run.write(inst, inst.operands[0], to, f"({C_TYPES[to]}){value}")
     elif to != source:
         _only(inst, "rn")
         raw = "raw_float" if to == "f32" else "raw_double"
-        run.write(inst, inst.operands[0], f"b{8 * TYPE_BYTES[to]}", f"{raw}(({_C_TYPES[to]}){value})")
+        run.write(inst, inst.operands[0], f"b{8 * TYPE_BYTES[to]}", f"{raw}(({C_TYPES[to]}){value})")
     else:
         _only(inst, *_WHOLE)
         name = inst.first_of(tuple(_WHOLE))
         if name is None:
-            raise _Unknown("cvt")
+            raise Untranslated("cvt")
         run.write(inst, inst.operands[0], to, f"{_WHOLE[name]}{'f' if to == 'f32' else ''}({value})")
 
 
@@ -568,14 +578,14 @@ def _whole_number(inst: Instruction, to: str, source: str, value: str) -> str:
     _only(inst, *_WHOLE, "ftz")
     name = inst.first_of(tuple(_WHOLE))
     if name is None:
-        raise _Unknown("cvt")
+        raise Untranslated("cvt")
     bits, signed = 8 * TYPE_BYTES[to], to[0] == "s"
     exponent = bits - signed
     low, high = (-(1 << exponent) if signed else 0), (1 << exponent) - 1
     value = f"flushed({value})" if inst.has("ftz") and source == "f32" else value
     whole = f"{_WHOLE[name]}((double){value})"
     nan = 1 << (bits - 1) if source == "f64" or bits == 64 else 0
-    kind = _C_TYPES[to]
+    kind = C_TYPES[to]
     below = f"{whole} < {float(low).hex()} ? ({kind})({low & (1 << bits) - 1}ull) : ({kind}){whole}"
     inside = f"{whole} >= 0x1p{exponent} ? ({kind}){high}ull : {below}"
     return f"{value} != {value} ? ({kind}){nan}ull : {inside}"
@@ -587,7 +597,7 @@ def _whole_number(inst: Instruction, to: str, source: str, value: str) -> str:
 class _Rows(ctypes.Structure):
     """`struct Rows` of native_runs.c."""
 
-    _fields_ = [*((name, ctypes.c_void_p) for name in _CLASS_TYPES), ("lanes", ctypes.c_int64)]
+    _fields_ = [*((name, ctypes.c_void_p) for name in CLASS_TYPES), ("lanes", ctypes.c_int64)]
 
 
 Function = Callable[..., None]
@@ -610,12 +620,12 @@ def compiled(program: Program) -> Compiled:
     return Compiled(_live_registers(program), [0] * len(program.blocks))
 
 
-def _effects(inst: Instruction) -> tuple[set[str], set[str]]:
+def effects(inst: Instruction) -> tuple[set[str], set[str]]:
     """Registers that an instruction may read, and those that it certainly overwrites."""
     mentioned = {register.name for operand in inst.operands for register in registers_of(operand)}
     if inst.guard is not None:
         mentioned.add(inst.guard.name)
-    if inst.opcode not in _TRANSLATIONS or inst.guard is not None or not inst.operands:
+    if inst.opcode not in TRANSLATIONS or inst.guard is not None or not inst.operands:
         return mentioned, set()
     written = {register.name for register in registers_of(inst.operands[0])}
     return {register.name for operand in inst.operands[1:] for register in registers_of(operand)}, written
@@ -634,7 +644,7 @@ def _live_registers(program: Program) -> list[frozenset[str]]:
         needed: set[str] = set()
         gone: set[str] = set()
         for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
-            read, written = _effects(inst)
+            read, written = effects(inst)
             needed |= read - gone
             gone |= written
         reads.append(needed)
@@ -663,14 +673,14 @@ def compile_block(
     found = known.runs.get((number, left_out))
     if found is not None:
         return found
-    pieces: dict[tuple[int, int], _Run] = {}
-    run, first = _Run(binder), 0
+    pieces: dict[tuple[int, int], Run] = {}
+    run, first = Run(binder), 0
 
     def close(stop: int) -> None:
         nonlocal run
         if stop - first >= _SHORTEST and run.statements:
             pieces[first, stop] = run
-        run = _Run(binder)
+        run = Run(binder)
 
     for place, inst in enumerate(block.body):
         if place - first >= _LONGEST:
@@ -678,9 +688,9 @@ def compile_block(
             first = place
         try:
             if place in left_out:
-                raise _Unknown(inst.opcode)
+                raise Untranslated(inst.opcode)
             run.add(inst)
-        except _Unknown:
+        except Untranslated:
             close(place)
             first = place + 1
     close(len(block.body))
@@ -691,12 +701,12 @@ def compile_block(
         for start, stop in pieces:
             live = set(known.live[number])
             for inst in reversed((*block.body[stop:], *ending)):
-                read, written = _effects(inst)
+                read, written = effects(inst)
                 live = (live - written) | read
             texts.append(pieces[start, stop].source(f"run_{start}_{stop}", frozenset(live)))
         names = {piece: "run_{}_{}".format(*piece) for piece in pieces}
-        source = (_PRELUDE.read_text() + "\n".join(texts)).encode()
-        library = native.library("emulator runs", source, _options(), tuple(names.values()))
+        source = (PRELUDE.read_text() + "\n".join(texts)).encode()
+        library = native.library("emulator runs", source, exact_options("-O3"), tuple(names.values()))
         if library is not None:
             for (start, stop), name in names.items():
                 function = getattr(library, name)
@@ -707,16 +717,16 @@ def compile_block(
 
 
 @cache
-def _options() -> tuple[str, ...]:
+def exact_options(level: str) -> tuple[str, ...]:
     """Options of the compiler: vectors of this processor; no rounding but IEEE's."""
     exact = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fwrapv")
-    return ("-O3", "-fPIC", "-shared", *exact, "-march=native")
+    return (level, "-fPIC", "-shared", *exact, "-march=native")
 
 
 def operation_of(function: Function, binder: Binder) -> Operation:
     """The operation of a compiled run on a machine's registers."""
     registers = binder.registers
-    rows = _Rows(*(native.pointer(registers.arrays.get(name)) for name in _CLASS_TYPES), registers.lanes)
+    rows = _Rows(*(native.pointer(registers.arrays.get(name)) for name in CLASS_TYPES), registers.lanes)
     place, everyone = ctypes.addressof(rows), registers.lanes
 
     def full(keep: _Rows = rows) -> None:

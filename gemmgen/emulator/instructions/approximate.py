@@ -2,7 +2,8 @@
 
 The GPU's results are within the bounds of the PTX manual (about 2 ulp for ex2, lg2 and rsqrt, absolute 2**-20.5 for sin
 and cos inside [-pi, pi], relative 2**-11 for tanh). The emulator returns the correctly rounded value of the
-float64 function, so results agree within those bounds, not bit for bit.
+float64 function, so results agree within those bounds, not bit for bit. Where that value lies next to the middle between two float32, or is
+subnormal as a float32, a wider type decides, so that NumPy's functions and the C library's (native_runs.c) give the same bits.
 """
 
 from __future__ import annotations
@@ -28,6 +29,22 @@ _FUNCTIONS: dict[str, Callable[[Source], Source]] = {
 }
 
 
+_NEAR = 64
+"""Last places of a float64 by which a function may be wrong."""
+
+
+def rounded_f32(function: Callable[[Source], Source], value: Source) -> np.ndarray:
+    """A function of float32 values, rounded correctly: by float64, and by a wider type where float64 is too close to call."""
+    wide = np.array(value, np.float64, ndmin=1)
+    exact: np.ndarray = function(wide)
+    result: np.ndarray = exact.astype(np.float32)
+    beside = (exact.view(np.int64) & 0x1FFFFFFF) - 0x10000000
+    unsure = (np.abs(beside) <= _NEAR) | ((np.abs(exact) < 2.0**-126) & (exact != 0))
+    if unsure.any():
+        result[unsure] = function(wide[unsure].astype(np.longdouble)).astype(np.float32)
+    return result.reshape(np.shape(value))
+
+
 @instruction("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
 def approximate(inst: Instruction, binder: Binder) -> Operation:
     """The function in float64, rounded once to the type."""
@@ -39,7 +56,10 @@ def approximate(inst: Instruction, binder: Binder) -> Operation:
     if type_name == "f64":
         return binder.gathered([target], function, [source])
     if type_name == "f32":
-        compute = lambda a: ieee.canonical_f32(function(np.asarray(a, np.float64)).astype(np.float32))  # noqa: E731
+        if inst.opcode == "rsqrt":
+            compute = lambda a: ieee.canonical_f32(function(np.asarray(a, np.float64)).astype(np.float32))  # noqa: E731
+        else:
+            compute = lambda a: ieee.canonical_f32(rounded_f32(function, a))  # noqa: E731
         return binder.gathered([target], finish_f32(inst, compute), [source])
     brain = type_name.startswith("bf16")
 

@@ -1,0 +1,278 @@
+// What every compiled kernel begins with (gemmgen/emulator/native_threads.py), behind native_runs.c: memory with its checks, and the course of
+// blocks. Threads run one after another, each up to its next barrier. An access that is not certainly free of hazards gives the launch up.
+#include <stdlib.h>
+
+enum { EXITED, GIVEN_UP, AT_BARRIER, IN_WARP, RUNNING };
+enum { PAGE_SHIFT = 16, PAGE = 1 << PAGE_SHIFT, WARP = 32, MOST_WARPS = 32 };
+enum { WHOLE, NONE, PARTS };  // written bytes of a page (device.py)
+// A record of an access is its time << CODE_BITS | code, the code being a thread of the block or one of these. MANY: several threads of the
+// block; OF_WARP + w: several threads of a warp; BLOCKS: threads of several blocks; UPDATED: by atomic operations of the block's threads.
+enum { CODE_BITS = 11, CODES = 1 << CODE_BITS, MANY = 1024, BLOCKS, UPDATED, UPDATED_BY_BLOCKS, OF_WARP = 1056 };
+enum { LAST_TIME = (1 << (32 - CODE_BITS)) - 64 };
+
+struct Granule { uint32_t writer, reader; };
+
+struct Region {
+  uint64_t start, size;
+  uint8_t *read, *written, *updated;  // flags of units; null: none
+  int32_t unit_shift;
+  uint8_t writable, watched, partly, met;  // partly: some page is not wholly written; met: an access has
+};
+
+struct Context {
+  uint8_t *memory;
+  uint64_t base;
+  struct Region *regions;
+  int64_t region_count;
+  struct Granule *granules;
+  uint8_t *page_state, **unwritten, **saved, *own_flags;  // own_flags: pages whose unwritten flags are this launch's copy
+  uint32_t grid[3], block[3], threads, dynamic_bytes, total_bytes;
+  uint32_t now, launch_start, block_start, phase_start;
+  uint32_t warp_start[MOST_WARPS];
+  uint8_t *shared, *shared_state;
+  const uint8_t *shared_template;
+  struct Granule *shared_granules;
+  uint64_t shared_bytes;
+  uint8_t *local, *local_state;
+  uint64_t thread_limit;
+  uint64_t instructions;
+  int32_t *hints;
+  int32_t why, place;
+};
+
+struct Site { int32_t kind, form; };
+enum { BARRIER, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_BUTTERFLY, SHUFFLE_INDEX, VOTE_ALL, VOTE_ANY, VOTE_UNIFORM, VOTE_BALLOT, WARP_BARRIER,
+       REDUX_ADD, REDUX_MIN, REDUX_MAX, REDUX_SMIN, REDUX_SMAX, REDUX_AND, REDUX_OR, REDUX_XOR, BARRIER_POPC, BARRIER_AND, BARRIER_OR,
+       MATCH_ANY };
+
+struct Thread {
+  int32_t at, state, site;
+  uint32_t number, tid[3], ctaid[3];
+  uint64_t steps;
+  uint32_t x[4], r[2];
+  uint64_t s[SAVED + 1];
+};
+
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define GIVE_UP(reason) do { c->why = (reason); c->place = PLACE; return GIVEN_UP; } while (0)
+
+static __attribute__((noinline)) int64_t region_of(const struct Context *c, uint64_t address) {
+  int64_t low = 0, high = c->region_count;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (c->regions[middle].start <= address) low = middle + 1; else high = middle;
+  }
+  return low - 1;
+}
+
+// The region of an access of `width` bytes; null if there is none, or if the address is no multiple of the width.
+static inline const struct Region *place(const struct Context *c, int32_t *hint, uint64_t address, uint32_t width) {
+  struct Region *r = &c->regions[*hint];
+  uint64_t offset = address - r->start;
+  if (UNLIKELY(offset >= r->size || r->size - offset < width)) {
+    const int64_t found = region_of(c, address);
+    if (found < 0) return 0;
+    r = &c->regions[found];
+    offset = address - r->start;
+    if (offset >= r->size || r->size - offset < width) return 0;
+    *hint = (int32_t)found;
+    r->met = 1;
+  }
+  return address & (width - 1) ? 0 : r;
+}
+
+static inline void touch(uint8_t *flags, const struct Region *r, uint64_t offset, uint32_t width) {
+  if (!flags) return;
+  if (r->unit_shift == 0) {
+    memset(flags + offset, 1, width);
+  } else {
+    flags += offset >> r->unit_shift;
+    for (uint32_t unit = 0; unit == 0 || unit < width >> r->unit_shift; ++unit) flags[unit] = 1;
+  }
+}
+
+// True if an access happened before the present one, for certain; both by threads of this launch.
+static inline int is_before(const struct Context *c, uint32_t record, uint32_t thread) {
+  const uint32_t time = record >> CODE_BITS, code = record & (CODES - 1);
+  if (time < c->block_start) return 0;
+  if (code == thread) return 1;
+  if (code == BLOCKS || code == UPDATED_BY_BLOCKS) return 0;
+  if (time < c->phase_start) return 1;
+  if (code == UPDATED || code == MANY) return 0;
+  const uint32_t warp = thread / WARP;
+  return (code >= OF_WARP ? code - OF_WARP : code / WARP) == warp && time < c->warp_start[warp];
+}
+
+static __attribute__((noinline)) uint32_t read_by_several(const struct Context *c, uint32_t record, uint32_t thread) {
+  const uint32_t time = record >> CODE_BITS, code = record & (CODES - 1), now = c->now << CODE_BITS, warp = thread / WARP;
+  if (code == BLOCKS || time < c->block_start) return now | BLOCKS;
+  if (time < c->phase_start || code == thread) return now | thread;
+  if (code == MANY) return now | MANY;
+  const uint32_t other = code >= OF_WARP ? code - OF_WARP : code / WARP;
+  if (other != warp) return now | MANY;
+  return now | (time < c->warp_start[warp] ? thread : OF_WARP + warp);
+}
+
+// Notes a plain access to granules; 0 if it may conflict with one of another thread.
+static inline int note_read(const struct Context *c, struct Granule *g, uint32_t count, uint32_t thread, uint32_t start, int constant) {
+  const uint32_t me = c->now << CODE_BITS | thread;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t writer = g[i].writer, reader = g[i].reader;
+    if (UNLIKELY(writer >= start) && (constant || !is_before(c, writer, thread))) return 0;
+    if (reader != me) g[i].reader = reader < start ? me : read_by_several(c, reader, thread);
+  }
+  return 1;
+}
+static inline int note_write(const struct Context *c, struct Granule *g, uint32_t count, uint32_t thread, uint32_t start) {
+  const uint32_t me = c->now << CODE_BITS | thread;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t writer = g[i].writer, reader = g[i].reader;
+    if (writer >= start && writer != me && !is_before(c, writer, thread)) return 0;
+    if (reader >= start && reader != me && !is_before(c, reader, thread)) return 0;
+    g[i].writer = me;
+    g[i].reader = 0;
+  }
+  return 1;
+}
+static inline int note_update(const struct Context *c, struct Granule *g, uint32_t count, uint32_t thread, uint32_t start) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t writer = g[i].writer, reader = g[i].reader, code = writer & (CODES - 1), time = writer >> CODE_BITS;
+    if (reader >= start && !is_before(c, reader, thread)) return 0;
+    if (writer < start) {
+      g[i].writer = c->now << CODE_BITS | UPDATED;
+    } else if (code == UPDATED_BY_BLOCKS || (code == UPDATED && time < c->block_start)) {
+      g[i].writer = c->now << CODE_BITS | UPDATED_BY_BLOCKS;
+    } else if (code == UPDATED) {
+      g[i].writer = c->now << CODE_BITS | UPDATED;
+    } else if (!is_before(c, writer, thread)) {
+      return 0;
+    } else if (time < c->phase_start) {
+      g[i].writer = c->now << CODE_BITS | UPDATED;
+    }
+    // Else a plain write of this thread in this phase: it stays the one that others conflict with.
+  }
+  return 1;
+}
+
+// 0 if some of the bytes are unwritten.
+static inline int is_written(const struct Context *c, uint64_t offset, uint32_t width) {
+  const uint64_t page = offset >> PAGE_SHIFT;
+  if (c->page_state[page] == WHOLE) return 1;
+  const uint8_t *flags = c->unwritten[page];
+  if (!flags) return 0;
+  flags += offset & (PAGE - 1);
+  for (uint32_t i = 0; i < width; ++i) if (flags[i]) return 0;
+  return 1;
+}
+static __attribute__((noinline)) int note_written(struct Context *c, uint64_t offset, uint32_t width) {
+  const uint64_t page = offset >> PAGE_SHIFT;
+  if (c->page_state[page] == WHOLE) return 1;
+  if (!c->own_flags[page]) {
+    uint8_t *own = malloc(PAGE);
+    if (!own) return 0;
+    if (c->unwritten[page]) memcpy(own, c->unwritten[page], PAGE); else memset(own, 1, PAGE);
+    c->unwritten[page] = own;
+    c->own_flags[page] = 1;
+  }
+  memset(c->unwritten[page] + (offset & (PAGE - 1)), 0, width);
+  return 1;
+}
+static __attribute__((noinline)) int save(struct Context *c, uint64_t page) {
+  uint8_t *copy = malloc(PAGE);
+  if (!copy) return 0;
+  memcpy(copy, c->memory + (page << PAGE_SHIFT), PAGE);
+  c->saved[page] = copy;
+  return 1;
+}
+
+static inline const uint8_t *read_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread, int constant) {
+  const struct Region *r = place(c, hint, address, width);
+  if (UNLIKELY(!r)) return 0;
+  const uint64_t offset = address - c->base;
+  if (UNLIKELY(r->partly) && !is_written(c, offset, width)) return 0;
+  touch(r->read, r, address - r->start, width);
+  if (r->watched && !note_read(c, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, thread, c->launch_start << CODE_BITS, constant))
+    return 0;
+  return c->memory + offset;
+}
+static inline uint8_t *write_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread) {
+  const struct Region *r = place(c, hint, address, width);
+  if (UNLIKELY(!r || !r->writable || !r->watched)) return 0;
+  const uint64_t offset = address - c->base;
+  if (UNLIKELY(!c->saved[offset >> PAGE_SHIFT]) && !save(c, offset >> PAGE_SHIFT)) return 0;
+  if (UNLIKELY(r->partly) && !note_written(c, offset, width)) return 0;
+  touch(r->written, r, address - r->start, width);
+  if (!note_write(c, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, thread, c->launch_start << CODE_BITS)) return 0;
+  return c->memory + offset;
+}
+static inline uint8_t *update_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread) {
+  const struct Region *r = place(c, hint, address, width);
+  if (UNLIKELY(!r || !r->writable || !r->watched)) return 0;
+  const uint64_t offset = address - c->base;
+  if (UNLIKELY(!c->saved[offset >> PAGE_SHIFT]) && !save(c, offset >> PAGE_SHIFT)) return 0;
+  if (UNLIKELY(r->partly) && !is_written(c, offset, width)) return 0;
+  touch(r->updated, r, address - r->start, width);
+  if (!note_update(c, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, thread, c->launch_start << CODE_BITS)) return 0;
+  return c->memory + offset;
+}
+
+// Shared memory: a state of each granule, 0 if nothing has written it, 2 between variables.
+static inline int is_in_shared(const struct Context *c, uint64_t address, uint32_t width) {
+  return address < c->shared_bytes && c->shared_bytes - address >= width && !(address & (width - 1));
+}
+static inline const uint8_t *read_shared(struct Context *c, uint64_t address, uint32_t width, uint32_t thread) {
+  if (UNLIKELY(!is_in_shared(c, address, width))) return 0;
+  const uint64_t g = address >> SHARED_SHIFT;
+  for (uint32_t i = 0; i < width >> SHARED_SHIFT; ++i) if (UNLIKELY(c->shared_state[g + i] != 1)) return 0;
+  if (!note_read(c, c->shared_granules + g, width >> SHARED_SHIFT, thread, c->block_start << CODE_BITS, 0)) return 0;
+  return c->shared + address;
+}
+static inline uint8_t *write_shared(struct Context *c, uint64_t address, uint32_t width, uint32_t thread) {
+  if (UNLIKELY(!is_in_shared(c, address, width))) return 0;
+  const uint64_t g = address >> SHARED_SHIFT;
+  for (uint32_t i = 0; i < width >> SHARED_SHIFT; ++i) {
+    if (UNLIKELY(c->shared_state[g + i] == 2)) return 0;
+    c->shared_state[g + i] = 1;
+  }
+  if (!note_write(c, c->shared_granules + g, width >> SHARED_SHIFT, thread, c->block_start << CODE_BITS)) return 0;
+  return c->shared + address;
+}
+static inline uint8_t *update_shared(struct Context *c, uint64_t address, uint32_t width, uint32_t thread) {
+  if (UNLIKELY(!is_in_shared(c, address, width))) return 0;
+  const uint64_t g = address >> SHARED_SHIFT;
+  for (uint32_t i = 0; i < width >> SHARED_SHIFT; ++i) if (UNLIKELY(c->shared_state[g + i] != 1)) return 0;
+  if (!note_update(c, c->shared_granules + g, width >> SHARED_SHIFT, thread, c->block_start << CODE_BITS)) return 0;
+  return c->shared + address;
+}
+
+static inline uint8_t *at_local(struct Context *c, uint64_t address, uint32_t width, uint32_t thread, int writes) {
+  if (UNLIKELY(address >= LOCAL_BYTES || LOCAL_BYTES - address < width || (address & (width - 1)))) return 0;
+  const uint64_t offset = (SUSPENDS ? (uint64_t)thread * LOCAL_BYTES : 0) + address;
+  if (writes) memset(c->local_state + offset, 1, width);
+  else for (uint32_t i = 0; i < width; ++i) if (UNLIKELY(!c->local_state[offset + i])) return 0;
+  return c->local + offset;
+}
+
+static const uint8_t *read_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread) {
+  if (address >> 32 == SHARED_WINDOW >> 32) return read_shared(c, address - SHARED_WINDOW, width, thread);
+  if (address >> 32 == LOCAL_WINDOW >> 32) return at_local(c, address - LOCAL_WINDOW, width, thread, 0);
+  return read_global(c, hint, address, width, thread, 0);
+}
+static uint8_t *write_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread) {
+  if (address >> 32 == SHARED_WINDOW >> 32) return write_shared(c, address - SHARED_WINDOW, width, thread);
+  if (address >> 32 == LOCAL_WINDOW >> 32) return at_local(c, address - LOCAL_WINDOW, width, thread, 1);
+  return write_global(c, hint, address, width, thread);
+}
+static uint8_t *update_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread) {
+  if (address >> 32 == SHARED_WINDOW >> 32) return update_shared(c, address - SHARED_WINDOW, width, thread);
+  if (address >> 32 == LOCAL_WINDOW >> 32) return 0;
+  return update_global(c, hint, address, width, thread);
+}
+
+#define MOVES(bits) \
+  static inline uint##bits##_t get_##bits(const uint8_t *p) { uint##bits##_t value; memcpy(&value, p, sizeof value); return value; } \
+  static inline void put_##bits(uint8_t *p, uint##bits##_t value) { memcpy(p, &value, sizeof value); }
+MOVES(8)
+MOVES(16)
+MOVES(32)
+MOVES(64)

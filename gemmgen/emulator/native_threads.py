@@ -1,0 +1,746 @@
+"""Whole kernels compiled to C, for launches without hazards: threads run one after another, each up to its next barrier.
+
+The compiled code checks every access: bounds, alignment, bytes that nothing has written, and conflicts with other threads that no barrier
+orders. Meeting anything that is not certainly free of hazards, it gives the launch up; memory gets its former contents back, and the
+emulator runs the launch lane by lane, which finds the same results and all findings. A kernel with an instruction that has no
+translation, with strong accesses whose order decides about results, or with registers that may hold no value is not compiled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gemmgen.emulator import native
+from gemmgen.emulator.binding import Binder
+from gemmgen.emulator.blocks import BasicBlock
+from gemmgen.emulator.errors import EmulatorError
+from gemmgen.emulator.geometry import Dim3, Geometry
+from gemmgen.emulator.hazards.sites import granules
+from gemmgen.emulator.hazards.undefined import find_undefined, results_of, sources_of
+from gemmgen.emulator.instructions.forms import check_form
+from gemmgen.emulator.instructions.memory import space_name
+from gemmgen.emulator.instructions.registry import MISUSE
+from gemmgen.emulator.memory import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, Region
+from gemmgen.emulator.native_runs import C_TYPES, CLASS_TYPES, PRELUDE, TRANSLATIONS, Run, Untranslated, compiled, effects, exact_options
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import (
+    TYPE_BYTES,
+    Address,
+    Float,
+    Instruction,
+    Integer,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+    registers_of,
+)
+from gemmgen.emulator.registers import RegisterFile, widened
+
+_MEMORY, _BLOCKS = (Path(__file__).with_name(name) for name in ("native_threads.c", "native_threads_blocks.c"))
+_LONGEST = 12_000
+"""Instructions of a kernel: the compiler's time grows faster than their number."""
+_MOST_LOCAL_BYTES = 64 << 20
+_PAGE_BYTES = 1 << 16
+LAST_TIME = (1 << 21) - 64
+_SECONDS_OF_A_STEP = 0.1
+_THREAD_LIMIT = 1 << 33
+"""Instructions of one thread from which it seems to wait for another one."""
+_STRONG = ("volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio")
+_UPDATES = {"add": "{old} + {value}", "and": "{old} & {value}", "or": "{old} | {value}", "xor": "{old} ^ {value}"}
+_AXES = {"x": 0, "y": 1, "z": 2}
+_SPECIALS = {
+    "%tid": "t->tid[{}]",
+    "%ntid": "c->block[{}]",
+    "%ctaid": "t->ctaid[{}]",
+    "%nctaid": "c->grid[{}]",
+}
+_SPECIAL_WORDS = {
+    "%laneid": "(thread % 32)",
+    "%warpid": "(thread / 32)",
+    "%nwarpid": "((c->threads + 31) / 32)",
+    "%lanemask_eq": "(1u << thread % 32)",
+    "%lanemask_lt": "((1u << thread % 32) - 1)",
+    "%lanemask_le": "(uint32_t)((2ull << thread % 32) - 1)",
+    "%lanemask_gt": "~(uint32_t)((2ull << thread % 32) - 1)",
+    "%lanemask_ge": "~((1u << thread % 32) - 1)",
+    "%dynamic_smem_size": "c->dynamic_bytes",
+    "%total_smem_size": "c->total_bytes",
+}
+_VOTES = {"all": "VOTE_ALL", "any": "VOTE_ANY", "uni": "VOTE_UNIFORM", "ballot": "VOTE_BALLOT"}
+_SHUFFLES = {"up": "SHUFFLE_UP", "down": "SHUFFLE_DOWN", "bfly": "SHUFFLE_BUTTERFLY", "idx": "SHUFFLE_INDEX"}
+_NOTHING = {"membar", "fence", "prefetch", "prefetchu", "nanosleep"}
+
+
+MOST_FAILURES = 2
+"""Launches of a kernel in a row that were given up, after which none is tried any more."""
+ENOUGH_WORK = 1_000_000
+"""Instructions, as far as they can be foreseen, from which a kernel is compiled."""
+_TURNS = 20
+"""Foreseen turns of a loop."""
+
+
+class _RegionOfC(ctypes.Structure):
+    """`struct Region` of native_threads.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("start", "size")),
+        *((name, ctypes.c_void_p) for name in ("read", "written", "updated")),
+        ("unit_shift", ctypes.c_int32),
+        *((name, ctypes.c_uint8) for name in ("writable", "watched", "partly", "met")),
+    ]
+
+
+class _Context(ctypes.Structure):
+    """`struct Context` of native_threads.c."""
+
+    _fields_ = [
+        ("memory", ctypes.c_void_p),
+        ("base", ctypes.c_uint64),
+        ("regions", ctypes.c_void_p),
+        ("region_count", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("granules", "page_state", "unwritten", "saved", "own_flags")),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        *((name, ctypes.c_uint32) for name in ("threads", "dynamic_bytes", "total_bytes")),
+        *((name, ctypes.c_uint32) for name in ("now", "launch_start", "block_start", "phase_start")),
+        ("warp_start", ctypes.c_uint32 * 32),
+        *((name, ctypes.c_void_p) for name in ("shared", "shared_state", "shared_template", "shared_granules")),
+        ("shared_bytes", ctypes.c_uint64),
+        *((name, ctypes.c_void_p) for name in ("local", "local_state")),
+        *((name, ctypes.c_uint64) for name in ("thread_limit", "instructions")),
+        ("hints", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("why", "place")),
+    ]
+
+
+class _Thread(Run):
+    """A kernel as C statements over the registers of one thread."""
+
+    def __init__(self, program: Program) -> None:
+        registers = RegisterFile(program, 1)
+        # Operands are bound for their constants alone: neither memory nor special registers are read here.
+        super().__init__(Binder(program, Geometry((1, 1, 1), 1), registers, None, None))  # type: ignore[arg-type]
+        self.program = program
+        self.hints = 0
+        self.sites: list[str] = []
+        self.slots: dict[str, int] = {}
+        self.resumes: list[int] = []
+        self.undefined = find_undefined(program)
+        """Registers that may hold no value."""
+
+    def read(self, inst: Instruction, operand: Operand, type_name: str) -> str:
+        if isinstance(operand, Special):
+            word = _special(operand.name)
+            if word is None or type_name not in ("u32", "s32", "b32"):
+                raise Untranslated(operand.name)
+            return f"(({C_TYPES[type_name]}){word})"
+        return super().read(inst, operand, type_name)
+
+    def mark(self, register: Register) -> str:
+        """The C variable that is 1 while a register holds no value."""
+        return f"undefined_{self.variable(register)}"
+
+    def address(self, inst: Instruction, operand: Operand) -> str:
+        """The address of a memory operand as an expression of 64 bits."""
+        if not isinstance(operand, Address) or operand.extra:
+            raise Untranslated(str(operand))
+        base = operand.base
+        if isinstance(base, Register):
+            width = self.binder.registers.width(base)
+            if width not in (4, 8):
+                raise Untranslated(base.name)
+            kind = f"u{8 * width}"
+            offset = operand.offset & ((1 << 8 * width) - 1)
+            return f"(uint64_t)({C_TYPES[kind]})({self.read(inst, base, kind)} + {offset}ull)"
+        if isinstance(base, Symbol):
+            return f"{self.binder.address_of(inst, Symbol(base.name, base.offset + operand.offset)) & (2**64 - 1)}ull"
+        if isinstance(base, Integer):
+            return f"{(base.value + operand.offset) & (2**64 - 1)}ull"
+        raise Untranslated(str(operand))
+
+    def hint(self) -> str:
+        """The place of the region that an access met the last time."""
+        self.hints += 1
+        return f"&hints[{self.hints - 1}]"
+
+    def emit(self, inst: Instruction, lines: Sequence[str]) -> None:
+        """Statements that run where the guard holds."""
+        text = " ".join(lines)
+        if inst.guard is not None:
+            text = f"if ({'!' if inst.guard_negated else ''}{self.read(inst, inst.guard, 'pred')}) {{ {text} }}"
+        self.statements.append(text)
+
+    def assign(self, operand: Operand, expression: str) -> str:
+        """The assignment of bits to a register's variable."""
+        if isinstance(operand, Sink):
+            return ""
+        if not isinstance(operand, Register):
+            raise Untranslated(str(operand))
+        return f"{self.variable(operand)} = {expression};"
+
+    def suspend(self, inst: Instruction, kind: str, live: frozenset[str], values: Sequence[str], then: Sequence[str]) -> None:
+        """Stops the thread until the others have come, and continues with `then`."""
+        site = len(self.sites)
+        self.sites.append(f"{{{kind}, {int(inst.has('aligned'))}}}")
+        saved = []
+        for group in self.program.registers.values():
+            for register in group:
+                if register.name in live:
+                    slot = self.slots.setdefault(register.name, len(self.slots))
+                    saved.append((self.variable(register), slot))
+                    if register.name in self.undefined:
+                        saved.append((self.mark(register), self.slots.setdefault(f"{register.name} undefined", len(self.slots))))
+        self.resumes.append(site)
+        lines = [f"t->x[{place}] = {value};" for place, value in enumerate(values) if value]
+        lines += [f"t->s[{slot}] = {variable};" for variable, slot in saved]
+        stop = "IN_WARP" if not kind.startswith("BARRIER") else "AT_BARRIER"
+        lines += [f"t->steps = n; t->at = {site + 1}; t->site = {site}; return {stop};", f"resume_{site}:;"]
+        lines += [f"{variable} = t->s[{slot}];" for variable, slot in saved]
+        self.emit(inst, [*lines, *then])
+
+
+def _special(name: str) -> str | None:
+    stem, _, axis = name.partition(".")
+    if axis in _AXES and stem in _SPECIALS:
+        return _SPECIALS[stem].format(_AXES[axis])
+    return _SPECIAL_WORDS.get(name)
+
+
+_Translate = Callable[[_Thread, Instruction, frozenset[str]], None]
+
+
+def _plain(inst: Instruction) -> None:
+    if any(inst.has(word) for word in _STRONG) or any("cluster" in word for word in inst.modifiers):
+        raise Untranslated("a strong access")
+
+
+def _pointer(run: _Thread, inst: Instruction, operand: Operand, width: int, kind: str) -> str:
+    """The call that checks an access and returns where its bytes are."""
+    space, address = space_name(inst, operand, run.binder), run.address(inst, operand)
+    if space == "shared":
+        return f"{kind}_shared(c, {address}, {width}, thread)"
+    if space == "local":
+        if kind == "update":
+            raise Untranslated("an atomic operation on local memory")
+        return f"at_local(c, {address}, {width}, thread, {int(kind == 'write')})"
+    if space == "generic":
+        return f"{kind}_generic(c, {run.hint()}, {address}, {width}, thread)"
+    constant = f", {int(inst.has('nc'))}" if kind == "read" else ""
+    return f"{kind}_global(c, {run.hint()}, {address}, {width}, thread{constant})"
+
+
+def _load(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    _plain(inst)
+    elements = inst.operands[0].elements if isinstance(inst.operands[0], Vector) else (inst.operands[0],)
+    size = TYPE_BYTES[inst.type]
+    width = size * len(elements)
+    if size > 8 or width > 32:
+        raise Untranslated("a wide load")
+    moved = inst.type if inst.type[0] in "us" else f"b{size * 8}"
+    lines = [f"const uint8_t *p = {_pointer(run, inst, inst.operands[1], width, 'read')};", f"if (UNLIKELY(!p)) GIVE_UP({inst.line});"]
+    for place, element in enumerate(elements):
+        if isinstance(element, Sink):
+            continue
+        if not isinstance(element, Register):
+            raise Untranslated(str(element))
+        kind = widened(moved, run.binder.registers.width(element))
+        if TYPE_BYTES[kind] != run.binder.registers.width(element):
+            raise Untranslated(element.name)
+        value = f"({C_TYPES[kind]})({C_TYPES[moved]})get_{8 * size}(p + {place * size})"
+        lines.append(run.assign(element, value))
+    run.emit(inst, ["{", *lines, "}"])
+
+
+def _store(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    _plain(inst)
+    elements = inst.operands[1].elements if isinstance(inst.operands[1], Vector) else (inst.operands[1],)
+    size = TYPE_BYTES[inst.type]
+    width = size * len(elements)
+    if size > 8 or width > 32:
+        raise Untranslated("a wide store")
+    lines = [f"uint8_t *p = {_pointer(run, inst, inst.operands[0], width, 'write')};", f"if (UNLIKELY(!p)) GIVE_UP({inst.line});"]
+    for place, element in enumerate(elements):
+        lines.append(f"put_{8 * size}(p + {place * size}, {_bits(run, inst, element, size)});")
+    run.emit(inst, ["{", *lines, "}"])
+
+
+def _bits(run: _Thread, inst: Instruction, operand: Operand, size: int) -> str:
+    """The low bits of an operand as they are."""
+    if isinstance(operand, Register):
+        return run.read(inst, operand, f"b{8 * size}")
+    value = run.binder.source(inst, operand, inst.type)
+    if isinstance(value, np.ndarray):
+        raise Untranslated(str(operand))
+    return f"{int(np.asarray(value).view(f'u{size}'))}ull"
+
+
+def _atomic(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    """Integer operations whose order does not matter, and whose results nobody reads."""
+    if any(inst.has(word) for word in ("acquire", "release", "acq_rel", "sc", "cta", "cluster", "v2", "v4", "v8")):
+        raise Untranslated("an ordering operation")
+    has_result = inst.opcode == "atom"
+    if has_result and isinstance(inst.operands[0], Register) and inst.operands[0].name in live:
+        raise Untranslated("the result of an atomic operation")
+    operation, kind = inst.first_of(("add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas")), inst.type
+    address, value = inst.operands[int(has_result) :][:2]
+    if kind[0] not in "bus" or kind not in C_TYPES or TYPE_BYTES[kind] not in (4, 8):
+        raise Untranslated(kind)
+    bits = 8 * TYPE_BYTES[kind]
+    old = f"({C_TYPES[kind]})get_{bits}(p)"
+    other = run.read(inst, value, kind)
+    if operation in _UPDATES:
+        new = _UPDATES[operation].format(old=old, value=other)
+    elif operation in ("min", "max"):
+        new = f"{old} {'<' if operation == 'min' else '>'} {other} ? {old} : {other}"
+    else:
+        raise Untranslated(operation or "atom")
+    lines = [f"uint8_t *p = {_pointer(run, inst, address, TYPE_BYTES[kind], 'update')};", f"if (UNLIKELY(!p)) GIVE_UP({inst.line});"]
+    run.emit(inst, ["{", *lines, f"put_{bits}(p, {new});", "}"])
+
+
+def _mov(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    if isinstance(inst.operands[1], Special):
+        kind = f"u{8 * TYPE_BYTES[inst.type]}"
+        run.write(inst, inst.operands[0], kind, run.read(inst, inst.operands[1], kind))
+    else:
+        TRANSLATIONS["mov"](run, inst)
+
+
+def _cvta(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    shared = any(word.split("::")[0] == "shared" for word in inst.modifiers)
+    if not shared and not inst.has("local"):
+        TRANSLATIONS["cvta"](run, inst)
+        return
+    if inst.type != "u64":
+        raise Untranslated("cvta")
+    sign, window = "-" if inst.has("to") else "+", SHARED_WINDOW if shared else LOCAL_WINDOW
+    run.write(inst, inst.operands[0], "u64", f"{run.read(inst, inst.operands[1], 'u64')} {sign} {window}ull")
+
+
+def _shuffle(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    mode = inst.first_of(tuple(_SHUFFLES))
+    destination = inst.operands[0]
+    value, valid = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
+    if mode is None or not inst.has("sync") or inst.guard is not None:
+        raise Untranslated("shfl")
+    given = [run.read(inst, operand, "u32") for operand in inst.operands[1:5]]
+    run.suspend(inst, _SHUFFLES[mode], live, given, [run.assign(value, "t->r[0]"), run.assign(valid, "t->r[1]")])
+
+
+def _vote(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    mode, operand = inst.first_of(tuple(_VOTES)), inst.operands[1]
+    if mode is None or not inst.has("sync") or inst.guard is not None:
+        raise Untranslated("vote")
+    voted = f"!{run.read(inst, operand.register, 'pred')}" if isinstance(operand, Negated) else run.read(inst, operand, "pred")
+    given = [voted, "", "", run.read(inst, inst.operands[2], "u32")]
+    run.suspend(inst, _VOTES[mode], live, given, [run.assign(inst.operands[0], "t->r[0]")])
+
+
+def _redux(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    operation = inst.first_of(("add", "min", "max", "and", "or", "xor"))
+    if operation is None or inst.type not in ("u32", "s32", "b32") or inst.guard is not None:
+        raise Untranslated("redux")
+    signed = "S" if inst.type == "s32" and operation in ("min", "max") else ""
+    given = [run.read(inst, inst.operands[1], "u32"), "", "", run.read(inst, inst.operands[2], "u32")]
+    run.suspend(inst, f"REDUX_{signed}{operation.upper()}", live, given, [run.assign(inst.operands[0], "t->r[0]")])
+
+
+def _match(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    if not inst.has("any") or TYPE_BYTES[inst.type] != 4 or inst.guard is not None:
+        raise Untranslated("match")
+    given = [run.read(inst, inst.operands[1], "u32"), "", "", run.read(inst, inst.operands[2], "u32")]
+    run.suspend(inst, "MATCH_ANY", live, given, [run.assign(inst.operands[0], "t->r[0]")])
+
+
+def _warp_barrier(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    if not inst.has("warp") or inst.guard is not None:
+        raise Untranslated("bar")
+    run.suspend(inst, "WARP_BARRIER", live, ["", "", "", run.read(inst, inst.operands[0], "u32")], [])
+
+
+_MORE: dict[str, _Translate] = {
+    "ld": _load,
+    "ldu": _load,
+    "st": _store,
+    "atom": _atomic,
+    "red": _atomic,
+    "cvta": _cvta,
+    "mov": _mov,
+    "shfl": _shuffle,
+    "vote": _vote,
+    "redux": _redux,
+    "match": _match,
+    "bar": _warp_barrier,
+}
+
+
+def _translate(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    """The statements of an instruction; `live`: registers that may be read behind it. Raises Untranslated."""
+    try:
+        check_form(inst)
+        if inst.opcode in _NOTHING:
+            if any("proxy" in word for word in inst.modifiers) or inst.has("cluster"):
+                raise Untranslated(inst.opcode)
+        elif inst.opcode in _MORE:
+            _MORE[inst.opcode](run, inst, live)
+        elif inst.opcode in TRANSLATIONS:
+            TRANSLATIONS[inst.opcode](run, inst)
+        else:
+            raise Untranslated(inst.opcode)
+    except (EmulatorError, *MISUSE) as error:
+        raise Untranslated(inst.opcode) from error
+
+
+_MOVES = {
+    "mov",
+    "selp",
+    "add",
+    "sub",
+    "mul",
+    "mad",
+    "fma",
+    "cvt",
+    "cvta",
+    "and",
+    "or",
+    "xor",
+    "not",
+    "shl",
+    "shr",
+    "lop3",
+    "setp",
+    "min",
+    "max",
+    "neg",
+    "abs",
+}
+"""Instructions that move an undefined value without an effect; every other one that may read such a value is not translated."""
+
+
+def _follow(run: _Thread, inst: Instruction) -> None:
+    """Statements ahead of an instruction, if it reads or writes registers that may hold no value: they give the launch up where such a
+    value has an effect, and mark what is computed from it."""
+    without = run.undefined
+    if not without:
+        return
+    results = [register for operand in inst.operands[:1] for register in registers_of(operand) if register.name in results_of(inst)]
+    sources = [register for operand in sources_of(inst) for register in registers_of(operand) if register.name in without]
+    if inst.guard is not None and inst.guard.name in without:
+        run.statements.append(f"if ({run.mark(inst.guard)}) GIVE_UP({inst.line});")
+    marked = [register for register in results if register.name in without]
+    value = " | ".join(run.mark(register) for register in sources) or "0"
+    if inst.opcode == "selp" and all(isinstance(operand, Register | Integer | Float | Symbol) for operand in inst.operands[1:]):
+        first, second, chooses = (
+            run.mark(operand) if isinstance(operand, Register) and operand.name in without else "0" for operand in inst.operands[1:4]
+        )
+        value = f"{chooses} | ({run.read(inst, inst.operands[3], 'pred')} ? {first} : {second})"
+    elif inst.opcode not in _MOVES and sources:
+        run.emit(inst, [f"if ({value}) GIVE_UP({inst.line});"])
+        value = "0"
+    if marked:
+        run.emit(inst, [f"{run.mark(register)} = {value};" for register in marked])
+
+
+def _end(run: _Thread, block: BasicBlock, live: frozenset[str]) -> None:
+    """The statements of a terminator."""
+    inst, following = block.terminator, block.index + 1
+    if inst is None:
+        run.statements.append(f"goto L{following};")
+        return
+    try:
+        check_form(inst)
+    except EmulatorError as error:
+        raise Untranslated(inst.opcode) from error
+    match inst.opcode:
+        case "bra":
+            run.emit(inst, [_jump(block, block.targets[0])])
+        case "brx":
+            cases = [f"case {place}: {_jump(block, target)}" for place, target in enumerate(block.targets)]
+            run.emit(inst, [f"switch ({run.read(inst, inst.operands[0], 'u32')}) {{", *cases, f"default: GIVE_UP({inst.line}); }}"])
+        case "ret" | "exit":
+            run.emit(inst, ["t->steps = n; return EXITED;"])
+        case "trap":
+            run.emit(inst, [f"GIVE_UP({inst.line});"])
+        case "bar" | "barrier":
+            _barrier(run, inst, live)
+        case _:
+            raise Untranslated(inst.opcode)
+    if inst.guard is not None or inst.opcode in ("bar", "barrier"):
+        run.statements.append(f"goto L{following};")
+
+
+def _jump(block: BasicBlock, target: int) -> str:
+    if target > block.index:
+        return f"goto L{target};"
+    return f"{{ if (UNLIKELY(n > c->thread_limit)) GIVE_UP(-1); goto L{target}; }}"
+
+
+def _barrier(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    reduction = inst.first_of(("popc", "and", "or")) if inst.has("red") else None
+    operands = list(inst.operands)
+    result, predicate = (operands.pop(0), operands.pop()) if reduction else (Sink(), None)
+    if inst.has("arrive") or len(operands) != 1 or not isinstance(operands[0], Integer) or not 0 <= operands[0].value < 16:
+        raise Untranslated("a barrier of a part of the block")
+    if reduction is None:
+        run.suspend(inst, "BARRIER", live, [], [])
+        return
+    voted = f"!{run.read(inst, predicate.register, 'pred')}" if isinstance(predicate, Negated) else run.read(inst, predicate, "pred")  # type: ignore[arg-type]
+    run.suspend(inst, f"BARRIER_{reduction.upper()}", live, [voted], [run.assign(result, "t->r[0]")])
+
+
+# -- the whole kernel ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Kernel:
+    """A compiled kernel."""
+
+    program: Program
+    library: ctypes.CDLL
+    suspends: bool
+    granule_shift: int
+    shared_shift: int
+    hints: int
+    """Accesses that remember a region."""
+    failures: int = 0
+    """Launches in a row that were given up."""
+
+
+def expected_work(program: Program, grid: Dim3, block: Dim3) -> int:
+    """A rough number of the instructions of a launch."""
+    loops = any(target <= each.index for each in program.blocks for target in each.targets)
+    count = sum(len(each.body) + 1 for each in program.blocks) * (_TURNS if loops else 1)
+    return count * grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
+
+
+def translation(program: Program) -> tuple[str, bool, int, int, int]:
+    """The C text of a kernel; True if its threads wait for each other; the shifts of granules; the number of hints. Raises Untranslated."""
+    count = sum(len(block.body) + 1 for block in program.blocks)
+    if count > _LONGEST or program.allocates or program.meets_grid or program.names_clusters:
+        raise Untranslated("the kernel as a whole")
+    run, live_behind = _Thread(program), compiled(program).live
+    texts: list[str] = []
+    for block in program.blocks:
+        behind: list[frozenset[str]] = []
+        live = set(live_behind[block.index])
+        ending = [block.terminator] if block.terminator is not None else []
+        for inst in reversed([*block.body, *ending]):
+            behind.append(frozenset(live))
+            read, written = effects(inst)
+            live = (live - written) | read
+        behind.reverse()
+        texts.append(f"L{block.index}:; n += {len(block.body) + len(ending)};")
+        for inst, after in zip(block.body, behind, strict=False):
+            run.statements.clear()
+            _follow(run, inst)
+            _translate(run, inst, after)
+            texts += run.statements
+        run.statements.clear()
+        if block.terminator is not None:
+            _follow(run, block.terminator)
+        _end(run, block, behind[-1] if behind else frozenset())
+        texts += run.statements
+    texts.append(f"L{len(program.blocks)}:; GIVE_UP(-2);")
+    shifts = [granules(program)[space].bit_length() - 1 for space in ("global", "shared")]
+    return _source(program, run, texts, shifts), bool(run.sites), shifts[0], shifts[1], run.hints + 1
+
+
+def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequence[int]) -> str:
+    constants = {
+        "GRANULE_SHIFT": shifts[0],
+        "SHARED_SHIFT": shifts[1],
+        "LOCAL_BYTES": program.local_bytes,
+        "SUSPENDS": int(bool(run.sites)),
+        "SAVED": len(run.slots),
+        "SHARED_WINDOW": f"{SHARED_WINDOW}ull",
+        "LOCAL_WINDOW": f"{LOCAL_WINDOW}ull",
+        "PLACE": "__LINE__",
+    }
+    variables = []
+    for name, group in program.registers.items():
+        if name in CLASS_TYPES:
+            variables += [f"{CLASS_TYPES[name]} {run.variable(register)} = 0;" for register in group]
+            variables += [f"uint8_t {run.mark(register)} = 1;" for register in group if register.name in run.undefined]
+    cases = [f"case {site + 1}: goto resume_{site};" for site in run.resumes]
+    body = [
+        "static int run_thread(struct Context *c, struct Thread *t) {",
+        "int32_t *const hints = c->hints; const uint32_t thread = t->number; uint64_t n = t->steps; (void)thread; (void)hints;",
+        *variables,
+        *([f"switch (t->at) {{ case 0: break; {' '.join(cases)} }}"] if cases else []),
+        *texts,
+        "}",
+    ]
+    sites = f"static const struct Site SITES[] = {{{', '.join(run.sites) or '{0, 0}'}}};"
+    return "\n".join(
+        [
+            *(f"#define {name} {value}" for name, value in constants.items()),
+            PRELUDE.read_text(),
+            _MEMORY.read_text(),
+            sites,
+            *body,
+            _BLOCKS.read_text(),
+        ]
+    )
+
+
+def kernel_of(program: Program) -> Kernel | None:
+    """The compiled kernel; None if it has no translation, or without a compiler."""
+    if not native.is_possible():
+        return None
+    try:
+        text, *facts = translation(program)
+    except Untranslated:
+        return None
+    library = native.library("emulator threads", text.encode(), exact_options("-O2"), ("run_blocks", "finish"))
+    if library is None:
+        return None
+    library.run_blocks.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int64)
+    library.run_blocks.restype = ctypes.c_int64
+    library.finish.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int)
+    library.finish.restype = None
+    return Kernel(program, library, *facts)
+
+
+# -- launches --------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Records of accesses to global memory, which later launches need not clear: time goes on from launch to launch."""
+
+    def __init__(self) -> None:
+        self._granules: dict[int, np.ndarray] = {}
+        self.now = 1
+
+    def granules(self, shift: int, size_bytes: int) -> np.ndarray:
+        """The records of the granules of so many bytes."""
+        count = (size_bytes >> shift) + 1
+        if self.now > LAST_TIME // 2:
+            self._granules.clear()
+            self.now = 1
+        known = self._granules.get(shift)
+        if known is None or len(known) < count:
+            # Granules of another size have records of other accesses, none of this launch.
+            known = self._granules[shift] = np.zeros(count + count // 4, np.uint64)
+        return known
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A launch that has run to its end without hazards."""
+
+    instructions: int
+    unwritten: dict[int, np.ndarray]
+    """Flags of the bytes of pages that the launch has written to, where something was unwritten before."""
+    met: frozenset[int]
+    """Regions that were accessed, by their starts."""
+
+
+Flags = tuple[np.ndarray, np.ndarray, np.ndarray, int]
+"""Flags of the units of a region that are read, written, and changed by atomic operations; bytes of a unit."""
+
+
+def run(
+    kernel: Kernel,
+    memory: np.ndarray,
+    regions: Sequence[Region],
+    watched: Sequence[Region],
+    pages: np.ndarray,
+    unwritten: Mapping[int, np.ndarray],
+    flags: Mapping[int, Flags],
+    clock: Clock,
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: tuple[int, int],
+    progress: Callable[[int, int], object] | None = None,
+) -> Outcome | None:
+    """Runs all blocks; None if that was given up: memory is then as it was before. `watched` are the regions that the kernel may write;
+    `pages` and `unwritten` the state of each page's bytes; `flags` of regions, by their starts, are set; `shared_bytes`: dynamic and all
+    shared memory of a block."""
+    program, library = kernel.program, kernel.library
+    dynamic, needed = shared_bytes
+    threads = block[0] * block[1] * block[2]
+    if (threads if kernel.suspends else 1) * program.local_bytes > _MOST_LOCAL_BYTES or not regions:
+        return None
+    context = _Context()
+    granules = clock.granules(kernel.granule_shift, len(memory))
+    clock.now += 1
+    table = (_RegionOfC * len(regions))()
+    may_write = {region.start for region in watched}
+    for place, region in enumerate(regions):
+        entry = table[place]
+        entry.start, entry.size = GLOBAL_BASE + region.start, region.stop - region.start
+        entry.writable, entry.watched = region.writable, region.writable and region.start in may_write
+        first, last = region.start // _PAGE_BYTES, (max(region.stop, region.start + 1) - 1) // _PAGE_BYTES
+        entry.partly = bool(pages[first : last + 1].any())
+        if region.start in flags:
+            read, written, updated, unit = flags[region.start]
+            entry.read, entry.written, entry.updated = read.ctypes.data, written.ctypes.data, updated.ctypes.data
+            entry.unit_shift = unit.bit_length() - 1
+    count = -(-len(memory) // _PAGE_BYTES)
+    state = np.ascontiguousarray(pages[:count])
+    tables = np.zeros((2, count), np.uint64)
+    own = np.zeros(count, np.uint8)
+    for page, known in unwritten.items():
+        if page < count and state[page]:
+            tables[0, page] = known.ctypes.data
+    size = needed + program.shared_gap_bytes
+    shared, template = np.zeros(size + 16, np.uint8), _template(kernel, size)
+    states = template.copy()
+    shared_granules = np.zeros(len(template), np.uint64)
+    local = np.zeros((2, max(program.local_bytes * (threads if kernel.suspends else 1), 1)), np.uint8)
+    hints = np.zeros(kernel.hints, np.int32)
+    context.memory, context.base = memory.ctypes.data, GLOBAL_BASE
+    context.regions, context.region_count = ctypes.addressof(table), len(regions)
+    context.granules, context.page_state, context.own_flags = granules.ctypes.data, state.ctypes.data, own.ctypes.data
+    context.unwritten, context.saved = tables[0].ctypes.data, tables[1].ctypes.data
+    context.grid[:], context.block[:], context.threads = grid, block, threads
+    context.dynamic_bytes, context.total_bytes = dynamic, needed
+    context.now = context.launch_start = clock.now
+    context.shared, context.shared_state, context.shared_template = shared.ctypes.data, states.ctypes.data, template.ctypes.data
+    context.shared_granules, context.shared_bytes = shared_granules.ctypes.data, size
+    context.local, context.local_state = local[0].ctypes.data, local[1].ctypes.data
+    context.thread_limit, context.hints = _THREAD_LIMIT, hints.ctypes.data
+    total, done, step, succeeded = grid[0] * grid[1] * grid[2], 0, 1, False
+    try:
+        while done < total:
+            wanted, began = min(step, total - done), time.perf_counter()
+            ended = library.run_blocks(ctypes.byref(context), done, wanted)
+            done += ended
+            if ended < wanted:
+                return None
+            step = step * 2 if time.perf_counter() - began < _SECONDS_OF_A_STEP else max(step // 2, 1)
+            if progress is not None:
+                progress(done, total)
+        succeeded = True
+        left = {page: _flags_at(int(tables[0, page])) for page in np.flatnonzero(own).tolist()}
+        met = frozenset(regions[place].start for place in range(len(regions)) if table[place].met)
+        return Outcome(context.instructions, left, met)
+    finally:
+        clock.now = context.now
+        library.finish(ctypes.byref(context), count, not succeeded)
+
+
+def _template(kernel: Kernel, size: int) -> np.ndarray:
+    """The state of a block's shared memory at its start: 2 for granules between variables, else 0."""
+    granule = 1 << kernel.shared_shift
+    template = np.zeros((size >> kernel.shared_shift) + 2, np.uint8)
+    template[: -(-kernel.program.shared_start // granule)] = 2
+    for start, stop in kernel.program.shared_gaps:
+        template[-(-start // granule) : stop // granule] = 2
+    return template
+
+
+def _flags_at(address: int) -> np.ndarray:
+    raw = (ctypes.c_uint8 * _PAGE_BYTES).from_address(address)
+    return np.frombuffer(raw, np.bool_).copy()

@@ -1,0 +1,132 @@
+"""Kernels compiled as a whole: the same memory, counts and findings as lane by lane; what may be a hazard is given up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gemmgen.emulator import Device, native_threads
+from gemmgen.emulator.device import DeviceLaunch
+from gemmgen.emulator.memory import GLOBAL_BASE
+from tests.emulator.test_native import needs_compiler
+
+BLOCKS, THREADS = 3, 96
+BYTES = BLOCKS * THREADS * 4
+KERNEL = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry kernel(.param .u64 kernel_x, .param .u64 kernel_y, .param .u64 kernel_z)
+{
+  .reg .u32 %r<30>; .reg .u64 %rd<20>; .reg .f32 %f<9>; .reg .pred %p<9>;
+  .shared .align 16 .b8 tile[384];
+  .local .align 8 .b8 own[16];
+  ld.param.u64 %rd1, [kernel_x]; ld.param.u64 %rd2, [kernel_y]; ld.param.u64 %rd3, [kernel_z];
+  mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mad.lo.u32 %r4, %r2, %r3, %r1;
+  mul.wide.u32 %rd4, %r4, 4; add.u64 %rd5, %rd1, %rd4; add.u64 %rd6, %rd2, %rd4; add.u64 %rd7, %rd3, %rd4;
+  mov.u32 %r5, tile; shl.b32 %r6, %r1, 2; add.u32 %r7, %r5, %r6; xor.b32 %r8, %r6, 64; add.u32 %r9, %r5, %r8;
+  ld.global.u32 %r10, [%rd5]; mov.u32 %r20, 5; setp.lt.u32 %p1, %r1, 40; mov.u64 %rd10, own;
+  BODY
+done:
+  st.global.u32 [%rd6], %r20;
+  ret;
+}
+"""
+MEETINGS = "st.shared.u32 [%r7], %r10; bar.sync 0; ld.shared.u32 %r20, [%r9];"
+CLEAN = {
+    "a tile": MEETINGS,
+    "a tile twice": f"{MEETINGS} bar.sync 0; st.shared.u32 [%r7], %r20; bar.sync 0; ld.shared.u32 %r20, [%r9];",
+    "lanes of a warp": "st.shared.u32 [%r7], %r10; bar.warp.sync -1; xor.b32 %r8, %r6, 4; "
+    "add.u32 %r9, %r5, %r8; ld.shared.u32 %r20, [%r9];",
+    "a shuffle": "shfl.sync.down.b32 %r20|%p2, %r10, 3, 31, -1; @%p2 add.u32 %r20, %r20, 100;",
+    "a vote": "setp.gt.u32 %p2, %r10, 500; vote.sync.ballot.b32 %r20, %p2, -1; vote.sync.any.pred %p3, %p2, -1; @%p3 not.b32 %r20, %r20;",
+    "a sum of a warp": "redux.sync.max.s32 %r20, %r10, -1;",
+    "a count of a block": "setp.gt.u32 %p2, %r10, 500; bar.red.popc.u32 %r20, 0, %p2;",
+    "equal lanes": "and.b32 %r11, %r10, 3; match.any.sync.b32 %r20, %r11, -1;",
+    "a part of a warp": "and.b32 %r11, %r1, 16; setp.ne.u32 %p2, %r11, 0; @%p2 bra done; shfl.sync.bfly.b32 %r20, %r10, 1, 31, 0xffff;",
+    "sums of all blocks": "and.b32 %r11, %r1, 7; mul.wide.u32 %rd8, %r11, 4; add.u64 %rd8, %rd3, %rd8; red.global.add.u32 [%rd8], %r10;",
+    "sums of a tile": "st.shared.u32 [%r7], 0; bar.sync 0; atom.shared.add.u32 %r21, [tile+8], %r10; "
+    "bar.sync 0; ld.shared.u32 %r20, [tile+8];",
+    "a loop": "again: add.u32 %r20, %r20, %r10; shr.u32 %r10, %r10, 1; setp.ne.u32 %p2, %r10, 0; @%p2 bra again;",
+    "local memory": "st.local.u32 [%rd10+4], %r10; ld.local.u16 %r20, [%rd10+4];",
+    "generic addresses": "cvta.shared.u64 %rd8, 0; cvt.u64.u32 %rd9, %r7; add.u64 %rd8, %rd8, %rd9; "
+    "st.u32 [%rd8], %r10; ld.u32 %r20, [%rd8];",
+    "a value that nobody needs": "@%p1 mov.u32 %r15, %r10; selp.u32 %r20, %r15, 7, %p1;",
+    "functions": "cvt.rn.f32.u32 %f1, %r10; sin.approx.ftz.f32 %f2, %f1; lg2.approx.f32 %f3, %f1; ex2.approx.f32 %f4, %f2;"
+    "fma.rn.f32 %f5, %f3, %f4, %f2; mov.b32 %r20, %f5;",
+    "writes that a barrier orders": "st.global.u32 [%rd7], %r10; bar.sync 0; cvt.u64.u32 %rd8, %r8; mul.wide.u32 %rd9, %r2, 384;"
+    "add.u64 %rd9, %rd9, %rd8; add.u64 %rd9, %rd3, %rd9; ld.global.u32 %r20, [%rd9];",
+}
+HAZARDS = {
+    "no barrier": ("st.shared.u32 [%r7], %r10; ld.shared.u32 %r20, [%r9];", ["SharedRace"]),
+    "no second barrier": (f"{MEETINGS} st.shared.u32 [%r7], %r20;", ["SharedRace"]),
+    "one place of all": ("st.global.u32 [%rd3], %r10;", ["GlobalRace"]),
+    "a neighbour's write": ("st.global.u32 [%rd7], %r10; ld.global.u32 %r20, [%rd3];", ["GlobalRace"]),
+    "a neighbour's read": ("ld.global.u32 %r20, [%rd3]; st.global.u32 [%rd7], %r10;", ["GlobalRace"]),
+    "an update beside a store": ("st.global.u32 [%rd7], %r10; red.global.add.u32 [%rd3], 1;", ["GlobalRace"]),
+    "nothing written": ("ld.shared.u32 %r20, [%r7];", ["UnwrittenRead"]),
+    "nothing written by half": ("@%p1 st.shared.u32 [%r7], %r10; bar.sync 0; ld.shared.u32 %r20, [%r7];", ["UnwrittenRead"]),
+    "nothing written to local memory": ("st.local.u32 [%rd10], %r10; ld.local.u32 %r20, [%rd10+4];", ["UnwrittenRead"]),
+    "an early end": ("@%p1 ret; bar.sync 0;", ["MissedBarrier"]),
+    "a value that is needed": ("@%p1 mov.u32 %r15, %r10; add.u32 %r20, %r15, 1;", ["UndefinedRegister"]),
+    "a read of the cache": ("st.global.u32 [%rd7], %r10; ld.global.nc.u32 %r20, [%rd7];", ["StaleRead"]),
+    "a lane that is not there": ("shfl.sync.idx.b32 %r20, %r10, 20, 31, 0xffff;", ["DivergentWarp"]),
+    "beyond the end": ("ld.global.u32 %r20, [%rd5+4];", ["OutOfBounds"]),
+    "between words": ("ld.global.u32 %r20, [%rd1+2];", ["Misaligned"]),
+}
+
+
+def launched(body: str, monkeypatch: pytest.MonkeyPatch, enough: int, now: int = 1) -> tuple[DeviceLaunch, list[object], bool]:
+    """A launch, what it leaves behind, and whether compiled code did all of it."""
+    monkeypatch.setattr(native_threads, "ENOUGH_WORK", enough)
+    device = Device(1 << 24)
+    device._clock.now = now
+    module = device.load(KERNEL.replace("BODY", body))
+    places = [device.allocate(BYTES, name) for name in "xyz"]
+    data = np.random.default_rng(5).integers(0, 1000, BYTES // 4, np.uint32)
+    for place in (places[0], places[2]):
+        device.memory[place - GLOBAL_BASE :][:BYTES].view("u4")[:] = data
+        device.note_written(place, BYTES)
+    parameters = b"".join(place.to_bytes(8, "little") for place in places)
+    result = device.launch(module, "kernel", grid=(BLOCKS, 1, 1), block=(THREADS, 1, 1), parameters=parameters, tracks=True)
+    left: list[object] = [device.memory[place - GLOBAL_BASE :][:BYTES].tolist() for place in places]
+    left += [device.count_unwritten(place, BYTES) for place in places]
+    left += [
+        (each.region.name, each.read.tolist(), each.written.tolist(), each.atomic.tolist())
+        for each in sorted(result.touched, key=lambda each: each.region.start)
+    ]
+    left.append(result.instructions)
+    kernel = module.kernels["kernel"]
+    return result, left, kernel.compiled is not None and kernel.compiled.failures == 0
+
+
+def said(result: DeviceLaunch) -> list[str]:
+    return [f"{type(each).__name__} {each}" for each in (*result.findings, *([result.error] if result.error is not None else []))]
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_launch_is_the_same_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, expected, was_compiled = launched(CLEAN[name], monkeypatch, 1 << 60)
+    assert (said(plain), was_compiled) == ([], False)
+    quick, found, was_compiled = launched(CLEAN[name], monkeypatch, 0)
+    assert (said(quick), was_compiled) == ([], True)
+    assert found == expected
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", HAZARDS)
+def test_a_hazard_gives_the_compiled_launch_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, codes = HAZARDS[name]
+    plain, expected, _ = launched(body, monkeypatch, 1 << 60)
+    assert {line.partition(" ")[0] for line in said(plain)} >= set(codes)
+    quick, found, was_compiled = launched(body, monkeypatch, 0)
+    assert not was_compiled
+    assert (said(quick), found) == (said(plain), expected)
+
+
+@needs_compiler
+def test_times_that_run_out_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    almost = native_threads.LAST_TIME // 2 - 2
+    _, found, was_compiled = launched(CLEAN["sums of all blocks"], monkeypatch, 0, almost)
+    _, expected, _ = launched(CLEAN["sums of all blocks"], monkeypatch, 1 << 60)
+    assert was_compiled and found == expected
