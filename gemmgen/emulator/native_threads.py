@@ -515,6 +515,8 @@ class Kernel:
     """Accesses that remember a region."""
     failures: int = 0
     """Launches in a row that were given up."""
+    given_up_at: int = 0
+    """PTX line of the instruction that gave the last one of them up; others than lines are numbers of native_threads.c."""
 
 
 def expected_work(program: Program, grid: Dim3, block: Dim3) -> int:
@@ -718,6 +720,7 @@ def run(
             ended = library.run_blocks(ctypes.byref(context), done, wanted)
             done += ended
             if ended < wanted:
+                kernel.given_up_at = context.why
                 return None
             step = step * 2 if time.perf_counter() - began < _SECONDS_OF_A_STEP else max(step // 2, 1)
             if progress is not None:
