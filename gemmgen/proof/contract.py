@@ -16,7 +16,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.expressions import Walker
 from gemmgen.core.formulas import GRAMMAR, Formula
 from gemmgen.kernels.launch import GRID_LIMITS, ArrayArgument, ArrayRole, KernelLaunch, LaunchSequence
-from gemmgen.proof.solver import shape_of
+from gemmgen.proof.terms import node_of
 from gemmgen.proof.values import Term, Value, as_term, constant, floor_divide
 
 AXES = "xyz"
@@ -181,7 +181,7 @@ class Contract:
                 bounds = z3.And(*[factor >= 0 for factor in factors])
                 solver = z3.Solver()
                 solver.set("rlimit", 1_000_000)
-                solver.add(*[fact for fact in self._without_blocks if not shape_of(fact).nonlinear], z3.Not(bounds))
+                solver.add(*[fact for fact in self._without_blocks if not node_of(fact).nonlinear], z3.Not(bounds))
                 return factors if solver.check() == z3.unsat else []
         return []
 
@@ -190,7 +190,7 @@ class Contract:
         named = {name for formula in self.launch.grid for name in formula.names} | self._named
         solver = z3.Solver()
         solver.set("timeout", 200)
-        solver.add(*[fact for fact in self.facts if not shape_of(fact).nonlinear])
+        solver.add(*[fact for fact in self.facts if not node_of(fact).nonlinear])
         for name, value in self._values.items():
             if value.low or name not in named:
                 continue

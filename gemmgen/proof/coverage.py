@@ -53,7 +53,8 @@ from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.provenance import MAX_PARTS, Case, Form, NotShown, Provenance, Site, Stores, kinds_of_problems
 from gemmgen.proof.semantics import uniform_comparison
 from gemmgen.proof.slicing import FLOATS, written
-from gemmgen.proof.values import as_condition, as_term, mentions
+from gemmgen.proof.terms import mentions
+from gemmgen.proof.values import as_condition, as_term
 
 MAX_REASONS = 6
 

@@ -9,6 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import z3
 
+from gemmgen.proof.terms import node_of
+
 Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 LIMIT = 1 << 60
 """Terms with larger numbers are not evaluated, so that 64 bits hold every sum of two of them."""
@@ -21,34 +23,37 @@ class NotEnumerable(Exception):
 def evaluate(term: z3.ExprRef, symbols: Mapping[int, Numbers], known: dict[int, Numbers] | None = None) -> Numbers:
     """A term's value for each value of the symbols, which are given by the numbers of their terms. Raises ``NotEnumerable``."""
     known = {} if known is None else known
-    pending = [term]
+    whole = node_of(term)
+    pending = [whole]
     while pending:
         part = pending[-1]
-        number = part.get_id()
+        number = part.number
         if number in known:
             pending.pop()
             continue
         if number in symbols:
             known[number] = symbols[number]
             continue
-        if z3.is_int_value(part):
-            if abs(part.as_long()) > LIMIT:
-                raise NotEnumerable
-            known[number] = np.asarray(part.as_long(), dtype=np.int64)
+        if part.kind == z3.Z3_OP_ANUM:
+            known[number] = _number(part.term)
             continue
-        children = part.children()
-        missing = [child for child in children if child.get_id() not in known]
+        missing = [child for child in part.children if child.number not in known]
         if missing:
             pending += missing
             continue
-        known[number] = operation(part, [known[child.get_id()] for child in children])
+        known[number] = operation(part.kind, [known[child.number] for child in part.children])
         pending.pop()
-    return known[term.get_id()]
+    return known[whole.number]
 
 
-def operation(part: z3.ExprRef, values: list[Numbers]) -> Numbers:
-    """A term's value from those of its children. Raises ``NotEnumerable``."""
-    kind = part.decl().kind()
+def _number(term: z3.ExprRef) -> Numbers:
+    if not z3.is_int_value(term) or abs(term.as_long()) > LIMIT:
+        raise NotEnumerable
+    return np.asarray(term.as_long(), dtype=np.int64)
+
+
+def operation(kind: int, values: list[Numbers]) -> Numbers:
+    """A term's value by its operation, from those of its children. Raises ``NotEnumerable``."""
     if kind in (z3.Z3_OP_ADD, z3.Z3_OP_SUB):
         _require(sum(_largest(value) for value in values) < LIMIT)
         return np.asarray(sum(values[1:], values[0]) if kind == z3.Z3_OP_ADD else values[0] - sum(values[1:]))

@@ -20,8 +20,8 @@ from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import OtherThread
 from gemmgen.proof.semantics import PURE
 from gemmgen.proof.slicing import written
-from gemmgen.proof.solver import shape_of
-from gemmgen.proof.values import as_condition, mentions
+from gemmgen.proof.terms import mentions, node_of
+from gemmgen.proof.values import as_condition
 
 STRONG = ("relaxed", "acquire", "release", "volatile")
 WIDE = ("gpu", "sys")
@@ -76,7 +76,7 @@ def _wait(lifter: Lifter, header: int) -> Wait | None:
         return None
     fixed = [value.z3 for value in known.thread.values()] + [known.block["x"].z3, *access.turns[:-1]]
     others = {symbol.get_id() for symbol in known.private} - {symbol.get_id() for symbol in fixed}
-    if shape_of(access.address.z3).symbols & others or not isinstance(access.size, int):
+    if node_of(access.address.z3).symbols & others or not isinstance(access.size, int):
         return None  # the word may change from turn to turn
     return Wait(header, flow.successors[header][1], access, access.address.z3)
 

@@ -20,7 +20,8 @@ from gemmgen.proof.obligations import Verdict, place
 from gemmgen.proof.provenance import FARTHEST, Case, Form, NotShown, Provenance, Stores, kinds_of_problems
 from gemmgen.proof.registers import copied, read_unwritten
 from gemmgen.proof.slicing import written
-from gemmgen.proof.values import Condition, mentions, negation
+from gemmgen.proof.terms import mentions
+from gemmgen.proof.values import Condition, negation
 
 MAX_WAYS = 500
 """Basic blocks that are looked at on ways to a register that may be unwritten."""

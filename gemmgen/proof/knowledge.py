@@ -22,7 +22,8 @@ from gemmgen.proof.enumeration import Numbers
 from gemmgen.proof.polynomials import Polynomials
 from gemmgen.proof.slicing import data_predicates, relevant_registers, uniform_floats
 from gemmgen.proof.solver import STEPS_A_MILLISECOND, Solver
-from gemmgen.proof.values import UNBOUNDED, Condition, Value, as_term, constant, mentions, negation
+from gemmgen.proof.terms import mentions, node_of
+from gemmgen.proof.values import UNBOUNDED, Condition, Term, Value, as_term, constant, negation
 
 BARRIERS, GROUPS = "%barriers", "%groups"
 """Pseudo-registers: barriers of the whole block passed, and groups of asynchronous copies closed, so far."""
@@ -108,6 +109,7 @@ class Knowledge:
         self.facts: list[z3.BoolRef] = list(contract.facts)
         self.private: list[z3.ExprRef] = []
         """Symbols that every thread has for itself."""
+        self._private: dict[int, z3.ExprRef] = {}
         self.lifted = Lifted()
         self.polynomials = Polynomials()
         self.guessing = False
@@ -239,29 +241,29 @@ class Knowledge:
         """True unless all threads of a block have the same value for a term; ``besides``: numbers of terms that they share as well."""
         if isinstance(term, int):
             return False
-        shared = set(besides) | {value.term.get_id() for value in self.block.values() if not isinstance(value.term, int)}
-        shared |= {turn.get_id() for turn in (*self.turns, *self.finished)}
-        private = {symbol.get_id() for symbol in self.private}
-        return any(number in private and number not in shared for number in self._symbols(term))
+        shared = {*besides, *self._numbers(value.term for value in self.block.values()), *self._numbers((*self.turns, *self.finished))}
+        for symbol in self.private[len(self._private) :]:
+            self._private[symbol.get_id()] = symbol
+        return any(number in self._private and number not in shared for number in self._symbols(term))
+
+    @staticmethod
+    def _numbers(terms: Iterable[Term]) -> set[int]:
+        return {term.get_id() for term in terms if not isinstance(term, int)}
 
     def loops_in(self, term: z3.ExprRef | int | bool) -> set[int]:
         """Headers of the loops whose turns a term depends on."""
         return set() if isinstance(term, int) else {self.loops[number] for number in self._symbols(term) if number in self.loops}
 
     def _symbols(self, term: z3.ExprRef) -> Iterator[int]:
-        """Numbers of the parts of a term; for quotients, those of the dividend."""
-        pending, seen = [term], set()
+        """Numbers of the symbols of a term; for quotients, those of the dividend."""
+        pending, seen = [term], set[int]()
         while pending:
-            part = pending.pop()
-            number = part.get_id()
-            if number in seen:
-                continue
-            seen.add(number)
-            if number in self.quotients:
-                pending += self.quotients[number]
-            else:
-                yield number
-            pending += part.children()
+            for number in node_of(pending.pop()).symbols - seen:
+                seen.add(number)
+                if number in self.quotients:
+                    pending += self.quotients[number]
+                else:
+                    yield number
 
     def proves(self, path: Iterable[Condition], goal: Condition, milliseconds: int = 5000) -> bool:
         """True if a goal holds wherever a path leads."""

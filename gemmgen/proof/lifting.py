@@ -22,7 +22,8 @@ from gemmgen.proof.knowledge import COUNTERS, Knowledge, Lifted, Path, State
 from gemmgen.proof.loops import Edge, run_loop
 from gemmgen.proof.semantics import execute
 from gemmgen.proof.solver import Solver
-from gemmgen.proof.values import Condition, Value, as_condition, choose, conjunction, constant, mentions
+from gemmgen.proof.terms import mentions
+from gemmgen.proof.values import Condition, Value, as_condition, choose, conjunction, constant
 
 
 class Lifter:

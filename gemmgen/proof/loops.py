@@ -17,7 +17,8 @@ from gemmgen.proof.control import ControlFlow, Unliftable
 from gemmgen.proof.data import DATA, Carried, Data, Recurrence
 from gemmgen.proof.knowledge import COUNTERS, Knowledge, Path, State
 from gemmgen.proof.slicing import written
-from gemmgen.proof.values import UNBOUNDED, Condition, Value, add, conjunction, mentions
+from gemmgen.proof.terms import mentions
+from gemmgen.proof.values import UNBOUNDED, Condition, Value, add, conjunction
 
 MAX_ATTEMPTS = 8
 MAX_RING = 8

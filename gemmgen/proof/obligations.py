@@ -18,8 +18,9 @@ from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.rows import within_rows
 from gemmgen.proof.solver import Answer
 from gemmgen.proof.storing import Digits, Stored, shared_elements
+from gemmgen.proof.terms import Node, mentions, node_of
 from gemmgen.proof.tickets import tickets
-from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, conjunction, conjuncts, mentions
+from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, conjunction, conjuncts
 
 PROPERTIES = ("memory", "races", "once", "progress")
 PropertyName = Literal["memory", "races", "once", "progress"]
@@ -197,25 +198,22 @@ def address_cases(known: Knowledge, address: Value) -> list[tuple[list[Condition
 
 def first_choice(term: z3.ArithRef) -> z3.BoolRef | None:
     """The condition of a choice in a term."""
-    pending: list[z3.ExprRef] = [term]
-    while pending:
-        part = pending.pop()
-        if part.decl().kind() == z3.Z3_OP_ITE:
-            return part.children()[0]
-        pending += part.children()
-    return None
+    return next((_condition_of(part) for part in node_of(term).parts() if part.kind == z3.Z3_OP_ITE), None)
 
 
 def _choice_of_rows(indices: Sequence[z3.ArithRef], array: Array) -> z3.BoolRef | None:
     """The condition of a choice between numbers that depend on a stride: within an index, where the stride's own index misses them."""
     symbols = [symbol for stride in array.strides if not isinstance(stride, int) and (symbol := _symbol_and_factor(stride)[0]) is not None]
-    pending: list[z3.ExprRef] = list(indices)
-    while pending:
-        part = pending.pop()
-        if part.decl().kind() == z3.Z3_OP_ITE and any(mentions(arm, symbols) for arm in part.children()[1:]):
-            return part.children()[0]
-        pending += part.children()
-    return None
+    wanted = {symbol.get_id() for symbol in symbols}
+    parts = (part for index in indices for part in node_of(index).parts())
+    choices = (part for part in parts if part.kind == z3.Z3_OP_ITE and any(arm.symbols & wanted for arm in part.children[1:]))
+    return next((_condition_of(choice) for choice in choices), None)
+
+
+def _condition_of(choice: Node) -> z3.BoolRef:
+    condition = choice.children[0].term
+    assert isinstance(condition, z3.BoolRef)
+    return condition
 
 
 def _goal(known: Knowledge, access: Access, address: Value) -> Condition | str:

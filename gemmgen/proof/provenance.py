@@ -20,7 +20,8 @@ from gemmgen.proof.knowledge import Path
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import OtherThread, final_waits, landings
 from gemmgen.proof.polynomials import Monomial
-from gemmgen.proof.values import Condition, as_condition, mentions
+from gemmgen.proof.terms import mentions, node_of, term_of
+from gemmgen.proof.values import Condition, as_condition
 
 MAX_SPLITS = 2
 """Conditions that distinguish problems."""
@@ -122,9 +123,8 @@ class Provenance:
     def form(self, term: z3.ArithRef, path: Path = ()) -> Form:
         known = self._known
         term = self.known_of(term)
-        for number in self._mentioned(term, known.taken):
-            turn, _ = known.taken[number]
-            symbol = self._symbol(term, number)
+        for number in node_of(term).symbols & known.taken.keys():
+            turn, symbol = known.taken[number][0], term_of(number)
             if not self.proves(path, symbol == turn):
                 raise NotShown("how often a pointer was moved is not known")
             term = z3.substitute(term, (symbol, turn))
@@ -187,28 +187,6 @@ class Provenance:
         count = self.known_of(access.barriers[0].z3)
         self._passed[count.get_id()] = count
         return count
-
-    def _mentioned(self, term: z3.ExprRef, wanted: Mapping[int, object]) -> list[int]:
-        numbers, pending, seen = [], [term], set[int]()
-        while pending:
-            part = pending.pop()
-            number = part.get_id()
-            if number in seen:
-                continue
-            seen.add(number)
-            if number in wanted:
-                numbers.append(number)
-            pending += part.children()
-        return numbers
-
-    def _symbol(self, term: z3.ExprRef, number: int) -> z3.ArithRef:
-        pending = [term]
-        while pending:
-            part = pending.pop()
-            if part.get_id() == number and isinstance(part, z3.ArithRef):
-                return part
-            pending += part.children()
-        raise NotShown("a symbol was lost")
 
     def outer_term(self, outer: Mapping[Monomial, int]) -> z3.ArithRef:
         total: z3.ArithRef = z3.IntVal(0)
@@ -619,16 +597,15 @@ def kinds_of_problems(lifter: Lifter, assumed: Sequence[tuple[z3.BoolRef, bool]]
 def _problem_conditions(lifter: Lifter) -> Iterator[z3.BoolRef]:
     """Conditions on the problem alone that addresses and intervals of shared memory depend on."""
     seen: set[int] = set()
-    private = lifter.known.private
+    private = {symbol.get_id() for symbol in lifter.known.private}
     for access in lifter.known.lifted.accesses:
         if access.space != "shared" or access.address is None:
             continue
-        pending: list[z3.ExprRef] = [access.address.z3, access.barriers[0].z3]
-        while pending:
-            part = pending.pop()
-            if part.get_id() in seen:
-                continue
-            seen.add(part.get_id())
-            pending += part.children()
-            if part.decl().kind() == z3.Z3_OP_ITE and not z3.is_const(part.arg(0)) and not mentions(part.arg(0), private):
-                yield part.arg(0)
+        for term in (access.address.z3, access.barriers[0].z3):
+            for part in node_of(term).parts():
+                if part.number in seen or part.kind != z3.Z3_OP_ITE:
+                    continue
+                seen.add(part.number)
+                condition = part.children[0]
+                if condition.children and not condition.symbols & private and isinstance(condition.term, z3.BoolRef):
+                    yield condition.term

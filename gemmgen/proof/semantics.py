@@ -42,7 +42,7 @@ from gemmgen.proof.knowledge import (
     bits_of,
 )
 from gemmgen.proof.slicing import FLOATS, negated_register, written
-from gemmgen.proof.solver import shape_of
+from gemmgen.proof.terms import mentions, node_of
 from gemmgen.proof.values import (
     UNBOUNDED,
     Condition,
@@ -57,7 +57,6 @@ from gemmgen.proof.values import (
     floor_divide,
     larger,
     low_bits,
-    mentions,
     multiply,
     negation,
     smaller,
@@ -241,7 +240,7 @@ def _from_lane(known: Knowledge, instruction: Instruction, path: Path, state: St
     if not whole or x % WARP_THREADS or lane.constant is None or not 0 <= lane.constant < WARP_THREADS:
         return None
     thread = known.thread["x"].z3
-    if not shape_of(source.z3).symbols <= {thread.get_id()}:
+    if not node_of(source.z3).symbols <= {thread.get_id()}:
         return None
     there = thread - thread % WARP_THREADS + lane.constant
     return Value(z3.simplify(z3.substitute(source.z3, (thread, there))), source.low, source.high)

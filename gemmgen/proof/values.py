@@ -280,23 +280,6 @@ def negation(condition: Condition) -> Condition:
     return not condition if isinstance(condition, bool) else z3.Not(condition)
 
 
-def mentions(term: z3.ExprRef | int | bool, symbols: Iterable[z3.ExprRef]) -> bool:
-    """True if one of the symbols occurs in a term."""
-    wanted = {symbol.get_id() for symbol in symbols}
-    if not wanted or isinstance(term, int):
-        return False
-    seen: set[int] = set()
-    pending = [term]
-    while pending:
-        part = pending.pop()
-        if part.get_id() in wanted:
-            return True
-        if part.get_id() not in seen:
-            seen.add(part.get_id())
-            pending += part.children()
-    return False
-
-
 def bitwise(operation: str, a: Value, b: Value, bits: int) -> Value | None:
     """``and``, ``or`` or ``xor`` of two registers as arithmetic, in the cases that addresses are made of; None for all others.
 

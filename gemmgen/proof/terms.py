@@ -1,0 +1,94 @@
+"""Parts of z3's terms. Each term is taken apart once: z3's functions for that are slow, and a proof asks for the same parts many times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import z3
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """A term, its operation and its parts."""
+
+    term: z3.ExprRef
+    number: int
+    """z3's number of the term, which no other term has as long as this one is kept."""
+    kind: int
+    children: tuple[Node, ...]
+    symbols: frozenset[int]
+    """Numbers of the symbols that occur in the term."""
+    nonlinear: bool
+    """True if the term multiplies numbers that are not known."""
+
+    def parts(self) -> Iterator[Node]:
+        """The term and everything in it, each once."""
+        pending, seen = [self], {self.number}
+        while pending:
+            part = pending.pop()
+            yield part
+            for child in part.children:
+                if child.number not in seen:
+                    seen.add(child.number)
+                    pending.append(child)
+
+
+_NODES: dict[int, Node] = {}
+_CONSTANTS = (z3.Z3_OP_ANUM, z3.Z3_OP_TRUE, z3.Z3_OP_FALSE)
+
+
+def forget_terms() -> None:
+    """Drops the terms of earlier kernels."""
+    _NODES.clear()
+
+
+def node_of(term: z3.ExprRef) -> Node:
+    """A term taken apart."""
+    number = term.get_id()
+    found = _NODES.get(number)
+    if found is not None:
+        return found
+    pending: list[tuple[z3.ExprRef, int, list[tuple[z3.ExprRef, int]]]] = [_opened(term, number)]
+    while pending:
+        part, number, children = pending[-1]
+        missing = [child for child in children if child[1] not in _NODES]
+        if missing:
+            pending += [_opened(*child) for child in missing]
+            continue
+        pending.pop()
+        if number not in _NODES:
+            _NODES[number] = _node(part, number, tuple(_NODES[child] for _, child in children))
+    return _NODES[term.get_id()]
+
+
+def _opened(term: z3.ExprRef, number: int) -> tuple[z3.ExprRef, int, list[tuple[z3.ExprRef, int]]]:
+    return term, number, [(child, child.get_id()) for child in term.children()]
+
+
+def _node(term: z3.ExprRef, number: int, children: tuple[Node, ...]) -> Node:
+    kind = term.decl().kind()
+    if children:
+        symbols = children[0].symbols.union(*[child.symbols for child in children[1:]])
+    else:
+        symbols = frozenset() if kind in _CONSTANTS else frozenset({number})
+    product = kind == z3.Z3_OP_MUL and sum(child.kind != z3.Z3_OP_ANUM for child in children) > 1
+    return Node(term, number, kind, children, symbols, product or any(child.nonlinear for child in children))
+
+
+def term_of(number: int) -> z3.ArithRef:
+    """The term that has a number, which was taken apart before."""
+    term = _NODES[number].term
+    assert isinstance(term, z3.ArithRef)
+    return term
+
+
+def mentions(term: z3.ExprRef | int | bool, parts: Iterable[z3.ExprRef]) -> bool:
+    """True if one of the symbols, or other terms, occurs in a term."""
+    if isinstance(term, int):
+        return False
+    whole, found = node_of(term), [node_of(part) for part in parts]
+    if any(part.number in whole.symbols for part in found):
+        return True
+    numbers = {part.number for part in found if part.symbols <= whole.symbols}
+    return bool(numbers) and any(part.number in numbers for part in whole.parts())
