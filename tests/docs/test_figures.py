@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gemmgen.kernels.spec_files import load_spec
+from measurements.overview import comparisons, picture
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.stem: path for path in (ROOT / "docs" / "stories").glob("*.md")}
@@ -204,3 +205,26 @@ def test_no_figure_is_without_a_source(page: str) -> None:
     for words in known:
         text = text.replace(words, "")
     assert not [text[max(0, one.start() - 40) : one.end() + 20] for one in FIGURE.finditer(text)]
+
+
+def test_the_overview_shows_the_tables_of_measurements() -> None:
+    assert (ROOT / "measurements" / "overview.svg").read_text() == picture(comparisons()), "python -m measurements.overview draws it anew"
+
+
+def test_the_readme_has_the_figures_of_the_overview() -> None:
+    readme = (ROOT / "README.md").read_text()
+    found = {(row.name, row.peer): (f"{row.mean:.2f}", f"{min(row.ratios):.2f}", len(row.ratios)) for row in comparisons()}
+    table = {
+        "float32 products, beside the fastest": found["float32 products", "cuBLASLt"],
+        "bfloat16 products, beside the fastest": found["bfloat16 products", "cuBLASLt"],
+        "reductions along rows, beside PyTorch": found["reductions along rows", "PyTorch"],
+    }
+    for words, (mean, worst, _) in table.items():
+        assert re.search(rf"^\| {words}.* \| {mean}× \| {worst}× \|$", readme, re.MULTILINE), words
+    mean, worst, count = found["reductions along rows", "PyTorch, torch.compile"]
+    assert f"{count} of those reductions reach {mean}× on average and {worst}× at worst" in readme
+    mean, worst, count = found["16-bit convolutions", "cuDNN"]
+    assert f"| {count} further layers" in readme and f"| {mean} times its speed as a geometric mean, {worst} at worst" in readme
+    for name, row in (("f16", "float16 products"), ("e4m3", "8-bit float products"), ("int8", "int8 products")):
+        mean, worst, _ = found[row, "cuBLASLt"]
+        assert f"{name} {mean}, {worst}" in readme
