@@ -21,13 +21,11 @@ from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.obligations import apart_in_memory
 from gemmgen.proof.polynomials import Monomial
-from gemmgen.proof.rings import Sent
+from gemmgen.proof.rings import GRID, INDEX, TILE, Sent
 from gemmgen.proof.roles import Step
 from gemmgen.proof.symbols import Content, Expression, replaced
 from gemmgen.proof.values import Value
 
-INDEX, GRID = Expression("%ctaid.x"), Expression("%nctaid.x")
-TILE = Expression("%tile")
 MAX_DIGITS = 8
 MOST = (1 << 31) - 1
 
@@ -50,7 +48,7 @@ def stored_once(
     maps = {sent.map_ for sent in sends}
     if len({arrays[name] for name in maps}) < len(maps):
         return "two maps of one array are stored to"
-    counter = _tiles(sends, steps, in_range)
+    counter = tiles(sends, steps, in_range)
     if isinstance(counter, str):
         return counter
     identity = [part for parts in known.block_parts.values() for part in parts]
@@ -77,7 +75,7 @@ def _counters(content: Content) -> set[Expression]:
     return {counter for part in content.arguments for counter in _counters(part)}
 
 
-def _tiles(sends: Collection[Sent], steps: Sequence[Step], in_range: Callable[[Step], bool]) -> Expression | str | None:
+def tiles(sends: Collection[Sent], steps: Sequence[Step], in_range: Callable[[Step], bool]) -> Expression | str | None:
     """The counter of a block's tiles; None if there is none; a reason where it does not count tiles apart."""
     counters = {counter for sent in sends for place in sent.coordinates for counter in _counters(place)}
     if not counters:
@@ -170,7 +168,8 @@ def _apart(
     return ""
 
 
-def _term(form: Mapping[Monomial, int], known: Knowledge) -> z3.ArithRef:
+def term_of(form: Mapping[Monomial, int], known: Knowledge) -> z3.ArithRef:
+    """A sum without its constant as a term."""
     total: z3.ArithRef = z3.IntVal(0)
     for monomial, number in form.items():
         product: z3.ArithRef = z3.IntVal(number)
@@ -193,7 +192,7 @@ def _digits(form: Mapping[Monomial, int], known: Knowledge) -> list[z3.ArithRef]
             return digits
         rest = {monomial: number for monomial, number in left.items() if number != 1}
         base = min((abs(number) for number in rest.values()), default=0)
-        low = _term({monomial: 1 for monomial in ones}, known)
+        low = term_of({monomial: 1 for monomial in ones}, known)
         if base < 2 or any(number % base for number in rest.values()) or not known.proves((), z3.And(low >= 0, low < base)):
             return digits
         if len(ones) == 1 and len(ones[0]) == 1:

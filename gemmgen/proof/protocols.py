@@ -12,18 +12,19 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
-from gemmgen.proof.boxes import stored_once
+from gemmgen.proof.boxes import stored_once, tiles
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.coverage import Product, product_of
 from gemmgen.proof.data import Access
 from gemmgen.proof.direct import note_direct_accesses
+from gemmgen.proof.filling import left_out
 from gemmgen.proof.fragments import Form, Fragments
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.obligations import Verdict
 from gemmgen.proof.registers import read_unwritten
 from gemmgen.proof.rings import PROPERTIES, Findings, Ring, follow, place_of
-from gemmgen.proof.roles import FEW_TURNS, SHARED_BASE, Step
+from gemmgen.proof.roles import FEW_TURNS, SHARED_BASE, Runner, Step
 from gemmgen.proof.semantics import _ARITHMETIC, _special
 from gemmgen.proof.solver import Solver
 from gemmgen.proof.symbols import Content, Expression, signed
@@ -81,6 +82,9 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     if ring.direct:
         accesses = note_direct_accesses(ring.found, module, function, contract, solver, list(ring.direct.values()), sent)
     found = {name: _verdict(name, ring.found) for name in PROPERTIES}
+    ready = found["once"].holds and found["progress"].holds
+    missing = Verdict("complete", unproved=["once and progress must be proved first"])
+    found["complete"] = _complete(ring, runner, accesses, sequence, known, in_range) if ready and accesses is not None else missing
     if any(array.workspace for array in contract.arrays.values()):
         fetched = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.fetched_maps}
         ready = all(found[name].holds for name in ("memory", "races", "progress"))
@@ -102,6 +106,34 @@ def _handover(contract: Contract, accesses: Sequence[Access], sent: Collection[s
     if stored and read:
         verdict.unproved.append("blocks read what blocks of this launch store, by no protocol that is known")
     verdict.proved = verdict.obligations - len(verdict.unproved)
+    return verdict
+
+
+def _complete(
+    ring: Ring,
+    runner: Runner,
+    accesses: Sequence[Access],
+    sequence: LaunchSequence,
+    known: Knowledge,
+    in_range: Callable[[Step], bool],
+) -> Verdict:
+    """Every element of every result that the kernel is given leaves in a box."""
+    verdict = Verdict("complete")
+    written = {access.address.base for access in accesses if access.writes and access.address is not None}
+    counter = tiles(ring.sends, runner.steps, in_range) if ring.sends else None
+    for array in known.contract.arrays.values():
+        if not array.writable or array.workspace or not known.contract.used(array.name):
+            continue
+        verdict.obligations += 1
+        if isinstance(counter, str):
+            why = counter
+        elif array.name in written:
+            why = "threads store it themselves"
+        else:
+            why = left_out(ring, array.name, counter, sequence, known, lambda content: _value(content, known))
+        verdict.proved += not why
+        if why:
+            verdict.unproved.append(f"{array.name}: {why}")
     return verdict
 
 

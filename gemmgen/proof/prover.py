@@ -102,13 +102,13 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
         module = parse(ptx)
         function = next(function for function in module.functions.values() if function.is_entry and function.name == launch.entry)
         product = product_of(sequence)
+        names = (*names, "complete")
         if uses_rings(function):
             if product is not None:
                 names = (*names, "coverage")
             verdicts |= ring_verdicts(sequence, launch, module, function, solver)
         else:
             lifter = Lifter(module, function, Contract(sequence, launch), solver)
-            names = (*names, "complete")
             if product is not None:
                 names = (*names, "coverage")
                 lifter.known.tracks_data = True

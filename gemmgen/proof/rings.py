@@ -30,8 +30,10 @@ from gemmgen.proof.fragments import NOTHING, Fragments, Tracked
 from gemmgen.proof.layouts import CHUNK_BYTES, box_bytes, box_places, box_rows, operand_chunks, row_bytes, row_pitch
 from gemmgen.proof.roles import SHARED_BASE, Role, Runner, Values, renamed
 from gemmgen.proof.slicing import written
-from gemmgen.proof.symbols import Content, Expression, of_thread
+from gemmgen.proof.symbols import Content, Expression, of_thread, replaced
 
+INDEX, GRID = Expression("%ctaid.x"), Expression("%nctaid.x")
+TILE = Expression("%tile")
 WARPGROUP_THREADS = 128
 BARRIER_BYTES = 8
 MAX_PROMISED = (1 << 20) - 1
@@ -139,6 +141,20 @@ class Sent:
     """The comparisons that hold there."""
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Boxes that some threads have stored of one tile."""
+
+    threads: tuple[bool, ...]
+    boxes: frozenset[tuple[int, tuple[Content | None, ...]]]
+    """By statement, with their coordinates, in which the tile's number is called ``TILE``."""
+
+    def of(self, thread: int) -> set[tuple[int, tuple[Content | None, ...]]]:
+        """The boxes of one thread."""
+        mine = bool(self.threads) and self.threads[thread]
+        return {(line, tuple(of_thread(place, thread) for place in places)) for line, places in self.boxes} if mine else set()
+
+
 class Ring:
     """The protocol of one kernel. Implements ``gemmgen.proof.roles.Monitor``; the slots are known from an earlier run, or not yet."""
 
@@ -165,6 +181,10 @@ class Ring:
         self.written_maps: set[str] = set()
         self.fetched_maps: set[str] = set()
         self.sends: set[Sent] = set()
+        self.turns: dict[tuple[bool, ...], set[Turn]] = {}
+        """By role: the boxes that it had stored whenever it was done with a tile."""
+        self.ends: dict[tuple[bool, ...], set[frozenset[Expression]]] = {}
+        """By role: decisions that no tile is left whenever it ended."""
         self.direct: dict[int, Instruction] = {}
         """Loads and stores of global memory by threads, by line."""
         self.fillers: set[tuple[bool, ...]] = set()
@@ -237,9 +257,10 @@ class Ring:
                 return replace(state_, dependencies=True) if instruction.has("wait") and threads == role.threads else state_
         return self._access(state_, role, instruction, threads, values)
 
-    def finished(self, state: object, role: Role) -> None:
+    def finished(self, state: object, role: Role, facts: Mapping[Expression, bool]) -> None:
         """Nothing is held and nothing in flight at the end."""
         assert isinstance(state, State)
+        self._ended(state, role, facts)
         note = self.found.note
         note("progress", ("end", role.threads), not state.held, "a slot is still held when its readers end")
         note("progress", ("end of filling", role.threads), state.promised < 0, "the last use of the ring is not filled")
@@ -488,6 +509,21 @@ class Ring:
                 self.sends.add(Sent(found.name, instruction.line, thread, mine, bounded))
         return state.sent | {key}
 
+    def _turn(self, state: State, role: Role, counter: Expression) -> None:
+        """Notes the boxes that a role has stored of one tile when it turns to the next."""
+        of_tile = {(line, places) for line, places in state.sent if counter is INDEX or _mentions(places, counter)}
+        if counter is INDEX:
+            of_tile = {(line, places) for line, places in of_tile if not any(map(_of_later_tiles, places))}
+        boxes = frozenset((line, tuple(replaced(place, counter, TILE) for place in places)) for line, places in of_tile)
+        self.turns.setdefault(role.threads, set()).add(Turn(state.senders, boxes))
+
+    def _ended(self, state: State, role: Role, facts: Mapping[Expression, bool]) -> None:
+        """Notes the boxes of a block's only tile when a role ends, and whether there was no tile left."""
+        left = [fact for fact, holds in facts.items() if not holds and fact.operation == "lt.s32" and _names_tile(fact.arguments[0])]
+        self.ends.setdefault(role.threads, set()).add(frozenset(left))
+        if not left:
+            self._turn(state, role, INDEX)
+
     def _result(
         self,
         state: State,
@@ -511,9 +547,12 @@ class Ring:
                 tracked = self.fragments.left(tracked, instruction, found.name, begin, coordinates, groups)
         return replace(state, tracked=tracked)
 
-    def renamed(self, state: object, old: Expression, name: Expression, grows: bool) -> object:
+    def renamed(self, role: Role, old: Expression, name: Expression, grows: bool) -> object:
         """Boxes of a counter's earlier values are of no interest in later turns: their places differ."""
+        state = role.monitor
         assert isinstance(state, State)
+        if counts_tiles(name):
+            self._turn(state, role, name if grows else INDEX)
         if self.fragments is not None:
             state = replace(state, tracked=self.fragments.renamed(state.tracked, old, name))
         if not grows and any(_mentions(places, name) for _, places in state.sent):
@@ -841,6 +880,19 @@ def _variable(content: Content | None) -> str:
         name = content.arguments[0]
         return name.operation if isinstance(name, Expression) else ""
     return ""
+
+
+def counts_tiles(content: Content | None) -> bool:
+    """True for the number of a tile in the loop of a persistent block, after its first one."""
+    return isinstance(content, Expression) and content.operation == "counter" and {INDEX, GRID} == {*content.arguments[:2]}
+
+
+def _names_tile(content: Content | None) -> bool:
+    return content == INDEX or counts_tiles(content)
+
+
+def _of_later_tiles(content: Content | None) -> bool:
+    return isinstance(content, Expression) and (counts_tiles(content) or any(map(_of_later_tiles, content.arguments)))
 
 
 def _mentions(places: Sequence[Content], part: Expression) -> bool:

@@ -65,8 +65,8 @@ class Monitor(Protocol):
     def plain(self, state: object, instruction: Instruction, certain: bool) -> object:
         """The state after a statement that only computes registers; ``certain`` if all threads of the role carry it out."""
 
-    def finished(self, state: object, role: Role) -> None:
-        """Notes that the threads of a role have ended."""
+    def finished(self, state: object, role: Role, facts: Facts) -> None:
+        """Notes that the threads of a role have ended, after some decisions."""
 
     def idle(self, state: object) -> bool:
         """True for a role that has no part in the protocol."""
@@ -77,8 +77,8 @@ class Monitor(Protocol):
     def counted(self, state: object, number: int, name: Expression) -> object:
         """The state after a counter that is ``number`` now got a name."""
 
-    def renamed(self, state: object, old: Expression, name: Expression, grows: bool) -> object:
-        """The state after a sum ``old`` got the name of a counter, which it had before if ``grows``."""
+    def renamed(self, role: Role, old: Expression, name: Expression, grows: bool) -> object:
+        """A role's state after a sum ``old`` got the name of a counter, which it had before if ``grows``."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ class Runner:
                 value = renamed(content, old, name)
                 if value is not None:
                     environment[register] = value
-            state = self.monitor.renamed(role.monitor, old, name, grows)
+            state = self.monitor.renamed(role, old, name, grows)
             changed.append(replace(role, environment=_stored(environment), monitor=state, origins=()))
         return tuple(changed)
 
@@ -349,7 +349,7 @@ class Runner:
             if block == stop and (inner or block == self.flow.end):
                 ended = block == self.flow.end and not inner
                 if ended:
-                    self.monitor.finished(state, role)
+                    self.monitor.finished(state, role, facts)
                     environment = {}
                 kept = environment if inner else self._only_live(environment, block)
                 return [Role(role.threads, block, 0, _stored(kept), state, () if ended else tuple(origins.items()), None, ended)]
