@@ -39,7 +39,7 @@ def proof_of(sequence: LaunchSequence, ptx: str) -> KernelProof:
 
 def test_a_ring_is_proved() -> None:
     proof = proof_of(*kernel())
-    assert set(proof.proved) == {"memory", "races", "progress", "initialised", "once", "coverage"}, [
+    assert set(proof.proved) == {"memory", "races", "progress", "initialised", "once", "complete", "coverage"}, [
         each.reasons for each in proof.properties
     ]
 

@@ -88,7 +88,7 @@ def command(
     stored twice. progress: barriers are reached by all threads, and loops end. initialised: registers, shared
     memory and results are written before they are read.
     handover, of kernels with a workspace: blocks read partial results of others after these are stored.
-    complete, of kernels without mbarriers: every element of a result is stored. coverage, of products of matrices: each stored element is
+    complete: every element of a result is stored. coverage, of products of matrices: each stored element is
     made from one sum over all of k. A property that is not proved need not be wrong: the statements that block the proof are
     listed. A property counts as refuted only if the emulator confirms the counterexample.
 
