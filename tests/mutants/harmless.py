@@ -221,9 +221,18 @@ def _subtracted_in_turn(_: KernelPlan, source: str, mutant: Mutant) -> bool:
 
 def _second_of_two(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
     """True for a distance that is multiplied by the number of a block before this one in a cluster of two: by 0."""
+    if {tuple(sorted(launch.cluster)) for launch in plan.sequence.launches} - {(1, 1, 1)} != {(1, 1, 2)}:
+        return False
     factor = re.match(r"\+ \(\(rank - 1\) \* ", mutant.before)
-    two = {tuple(sorted(launch.cluster)) for launch in plan.sequence.launches} == {(1, 1, 2)}
-    return two and factor is not None and mutant.kind == "a factor is missing" and mutant.after.startswith(factor[0])
+    missing = factor is not None and mutant.kind == "a factor is missing" and mutant.after.startswith(factor[0])
+    return missing or (mutant.before.count("+ (rank - 1) * ") == 1 and mutant.after == mutant.before.replace("+ (rank", "- (rank"))
+
+
+def _steps_of_no_product(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for one turn more of the repair of planes, which copies zeros and multiplies none."""
+    turns = "for (int first = 0; first < k; first += kRepairK) {"
+    guarded = "first + i % kRepairK < k && first_" in source and "const int steps = min(kRepairK, k - first);" in source
+    return guarded and (mutant.before, mutant.after) == (turns, turns.replace("first < k", "first <= k"))
 
 
 _LAUNCH_BOUND = re.compile(r"__launch_bounds__\(kThreads(?:, \d+)?\)(?: __cluster_dims__\(kClusterBlocks, 1, 1\))?$")
@@ -312,6 +321,7 @@ RULES: dict[str, Check] = {
     "The threads of a row copy the same vectors, each another one.": _other_lanes,
     "The same difference.": _subtracted_in_turn,
     "The second block of two is number 1: the distance is 0.": _second_of_two,
+    "A turn of the repair behind the last has no products.": _steps_of_no_product,
     "The number of threads is part of a launch bound only.": _threads_of_a_bound,
     "A whole vector is copied element by element.": _by_elements,
     "One of the two is NaN, and so are their sum and their difference.": _of_a_nan,

@@ -97,6 +97,12 @@ MISTAKES = {
         "k > 0 ? exponents_a[min(first_row + block + half * kMatrix, m - 1)] : 0;",
         "few lines of one infinity",
     ),
+    "what a group of warps has seen of the least numbers is lost": (
+        "gemm/split_precision/bf16x6_decode/wide_16_turns",
+        "least[block][0] = min(least[block][0], found.y);",
+        ";",
+        "every second line one number too small for planes",
+    ),
     "columns beyond the last count for the largest result": (
         "gemm/wgmma/quantised/fp8_amax",
         "const int column = first_column + j * kMatrix;",

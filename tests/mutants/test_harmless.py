@@ -19,6 +19,8 @@ COLUMNS = "const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;"
 LOOP = "for (; index < works; index += gridDim.x / kClusterBlocks) {"
 DIFFERENCE = "const int rows_left_b = n - block_n - copy_row_b;"
 SECOND = "+ ((rank - 1) * (kBlocksM * kTileN / kMatrix) * kMultipliers + threadIdx.x - kGroupThreads)"
+REMOTE = "address_in_block(extremes + (rank - 1) * kBlocksM * (kMultipliers / 4) * kExtremesBytes, 0);"
+TURNS = "for (int first = 0; first < k; first += kRepairK) {"
 COVERED = [
     ("gemm/wgmma/fp8/64x64", "a statement is missing", "prefetch_tensor_map(map_b);", "prefetch"),
     ("gemm/wgmma/fp8/64x64", "a condition never holds", "if (k > 0) {", "prefetch"),
@@ -43,6 +45,8 @@ COVERED = [
         "same difference",
     ),
     ("gemm/wgmma/batch_invariant", "a factor is missing", SECOND, "the distance is 0"),
+    ("gemm/split_precision/bf16x6_decode/wide_64_k2", "plus becomes minus", REMOTE, "the distance is 0"),
+    ("gemm/split_precision/bf16x6_decode/wide_96_k2", "a loop takes one turn more", TURNS, "has no products"),
     ("gemm/wgmma/tf32/128x160", "plus becomes minus", "constexpr int kThreads = 128 * (1 + kGroups);", "launch bound"),
     ("gemm/wgmma/fp8/128x64_k2", "plus becomes minus", "constexpr int kThreads = 128 * (1 + kGroups);", "launch bound"),
     ("quantise/quantise/exponents", "a constant one too large", "constexpr int kThreads = 256;", "launch bound"),
@@ -66,6 +70,8 @@ OBSERVED = [
     ("gemm/wgmma/int8/64x32", "plus becomes minus", TILES),
     ("quantise/quantise/exponents", "a constant halved", "constexpr int kThreads = 256;"),
     ("gemm/wgmma/stream_k", "drop a condition", "if (work.steps > 0) {"),
+    ("gemm/split_precision/bf16x6_decode/wide_24_k3", "plus becomes minus", REMOTE),
+    ("gemm/split_precision/bf16x6_decode/wide_96_k2", "a loop takes steps of twice the size", TURNS),
     ("gemm/wgmma/layouts/transposed", "a constant halved", "constexpr int kBoxElementsA = 64;"),
     ("reduction/sum/16k", "a constant halved", "constexpr int kVector = 4;"),
 ]

@@ -47,6 +47,8 @@ FEW_LINES = "few lines of one infinity"
 """A case of lines that planes cannot hold among others that they can."""
 _FEW = 37
 """One line in so many: no multiple of the rows and columns of an instruction."""
+TINY_LINES = "every second line one number too small for planes"
+"""A case of lines that planes cannot hold for one number, which another part of the block has read than the zeros around it."""
 ONLY_BIAS = "a bias that the last column's products outweigh"
 """A case for the largest result, which an activation makes smaller than the bias alone: columns beyond the last one must not count."""
 UNEQUAL_LINES = "crowds of lines too wide for planes, each of another size"
@@ -144,6 +146,8 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
         cases.append(case_of(INFINITE_LINES, packed(plan, size, batch=2), scalars, "nonfinite"))
         cases.append(case_of(UNEQUAL_LINES, packed(plan, size, batch=1), scalars, "reals"))
         cases.append(case_of(FEW_LINES, packed(plan, size, batch=1), scalars, "nonfinite"))
+        alone = {name: 0.0 if name == "beta" else value for name, value in scalars.items()}  # nothing is added that hides tiny results
+        cases.append(case_of(TINY_LINES, packed(plan, size, batch=1), alone, "reals"))
     if plan.spec.amax != "none" and any(argument.name == "bias" for argument in plan.sequence.arrays):
         size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.step_k))
         cases.append(case_of(ONLY_BIAS, packed(plan, size, batch=GROUPS if plan.grouped else 1), scalars, "integers"))
@@ -331,6 +335,8 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         narrow = plan.approximate or plan.matrix_c.type in ("f16", "s8", "u8", "e4m3", "e5m2")
         low, high = (-2.0, 0.3) if narrow else (-3.0, 3.0)
         values = rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
+        if case.name == TINY_LINES and name in "AB":
+            _make_tiny(values if name == "A" else values.swapaxes(-1, -2), 0 if name == "A" else 1)
         if case.name == UNEQUAL_LINES and name in "AB":
             _make_unequal(values if name == "A" else values.swapaxes(-1, -2), _CROWD if name == "A" else 0, rng)
         return values
@@ -383,6 +389,18 @@ def _filled(scale: ScaleArray, case: Case) -> npt.NDArray[np.bool_]:
     rows, columns = (Formula(extent).evaluate(case.dimensions) for extent in (scale.matrix.rows, scale.matrix.columns))
     lines, blocks = (rows, columns) if scale.operand == "a" else (columns, rows)
     return as_tiles(np.ones((lines, blocks), np.bool_))
+
+
+def _make_tiny(lines: npt.NDArray[Any], first: int) -> None:
+    """Every second line has ones at k of `first` plus an even number, and at one other k, another one in each, a number near 2^-121. The
+    others are zero where the other matrix has ones, and else so large that what planes lose of a tiny number counts."""
+    half = lines.shape[-1] // 2
+    lines[..., ::2, first::2] *= 2.0**40
+    lines[..., ::2, 1 - first :: 2] = 0.0
+    lines[..., 1::2, :] = 0.0
+    lines[..., 1::2, first::2] = 1.0
+    for line in range(1, lines.shape[-2], 2):
+        lines[..., line, line * 5 % half * 2 + 1 - first] = (1 + (line % 6 + 1) / 7) * 2.0**-121
 
 
 def _make_unequal(values: npt.NDArray[Any], crowded: int, rng: np.random.Generator) -> None:
