@@ -59,6 +59,48 @@ ROUNDED(sin)
 ROUNDED(cos)
 ROUNDED(tanh)
 
+// float16 and bfloat16 as float64. Results are rounded once: an inexact float64 takes the neighbour with an odd last bit first.
+static inline double double_of_f16(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  const double size = exponent == 31 ? (mantissa ? NAN : INFINITY) : exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+  return bits >> 15 ? -size : size;
+}
+static inline double double_of_bf16(uint16_t bits) { return (double)float_of((uint32_t)bits << 16); }
+static inline double to_digits(double value, int digits, int lowest) {
+  if (value == 0 || value - value != 0) return value;
+  int exponent;
+  frexp(value, &exponent);
+  const int unit = exponent - digits > lowest ? exponent - digits : lowest;
+  return ldexp(rint(ldexp(value, -unit)), unit);
+}
+static inline uint16_t bits_of_f16(double value) {
+  if (value != value) return 0x7FFF;
+  const double size = fabs(to_digits(value, 11, -24));
+  const uint32_t raw = raw_float((float)size), sign = raw_double(value) >> 63 ? 0x8000u : 0;
+  if (size >= 65536) return (uint16_t)(sign | 0x7C00);
+  return (uint16_t)(sign | (size < 0x1p-14 ? (uint32_t)ldexp(size, 24) : ((raw >> 23) - 112) << 10 | (raw >> 13 & 1023)));
+}
+static inline uint16_t bits_of_bf16(double value) {
+  return value != value ? 0x7FFF : (uint16_t)(raw_float((float)to_digits(value, 8, -133)) >> 16);
+}
+static inline double odd_sum(double a, double b) {
+  const double sum = a + b, part = sum - a, rest = (a - (sum - part)) + (b - part);
+  if (rest == 0 || sum - sum != 0 || rest - rest != 0 || raw_double(sum) & 1) return sum;
+  return double_of(raw_double(sum) + ((rest > 0) == (sum > 0) ? 1 : -1));
+}
+static inline double smaller_double(double a, double b) {
+  const double result = a != a ? b : b != b ? a : a < b ? a : b;
+  return a == 0 && b == 0 ? double_of(raw_double(a) | raw_double(b)) : result;
+}
+static inline double larger_double(double a, double b) {
+  const double result = a != a ? b : b != b ? a : a > b ? a : b;
+  return a == 0 && b == 0 ? double_of(raw_double(a) & raw_double(b)) : result;
+}
+static inline double upper_word(double value) {
+  const double upper = double_of(raw_double(value) & 0xFFFFFFFF00000000ull);
+  return fabs(upper) < 0x1p-1022 ? double_of(raw_double(upper) & 1ull << 63) : upper;
+}
+
 // Integer quotients: by zero all ones; the quotient of the smallest number by -1 wraps.
 #define DIVISION(type, unsigned_type) \
   static inline type quotient_##type(type a, type b) { \

@@ -127,7 +127,7 @@ class Run:
         before = (list(self.statements), dict(self.loaded), dict(self.written))
         try:
             check_form(inst)
-            translate(self, inst)
+            (_half if _is_half(inst) else translate)(self, inst)
         except (Untranslated, EmulatorError, *MISUSE) as error:
             self.statements, self.loaded, self.written = before
             raise Untranslated(inst.opcode) from error
@@ -296,11 +296,44 @@ def _root(run: Run, inst: Instruction) -> None:
         forms = {"rcp": "1.0f / {}", "sqrt": "sqrtf({})", "rsqrt": "(float)(1.0 / sqrt((double){}))"}
         _float(run, inst, lambda a: forms[inst.opcode].format(a))
         return
+    if inst.type == "f64" and inst.opcode != "sqrt" and inst.has("approx"):
+        _only(inst, "approx", "ftz")
+        (value,) = _reads(run, inst, "f64")
+        result = f"upper_word(1.0 / upper_word({value}))" if inst.opcode == "rcp" else f"1.0 / sqrt({value})"
+        run.write(inst, inst.operands[0], "f64", result)
+        return
     _only(inst, "rn")
     if inst.type != "f64" or inst.opcode == "rsqrt":
         raise Untranslated(inst.opcode)
     (value,) = _reads(run, inst, "f64")
     run.write(inst, inst.operands[0], "f64", f"1.0 / {value}" if inst.opcode == "rcp" else f"sqrt({value})")
+
+
+_HALVES = {"f16": 1, "bf16": 1, "f16x2": 2, "bf16x2": 2}
+_HALF_FORMS = {
+    "add": "odd_sum({}, {})",
+    "sub": "odd_sum({}, -{})",
+    "mul": "{} * {}",
+    "fma": "odd_sum({} * {}, {})",
+    "min": "smaller_double({}, {})",
+    "max": "larger_double({}, {})",
+}
+
+
+def _is_half(inst: Instruction) -> bool:
+    return inst.opcode in _HALF_FORMS and all(each in _HALVES for each in inst.types) and bool(inst.types)
+
+
+def _half(run: Run, inst: Instruction) -> None:
+    """Arithmetic of float16 and bfloat16, each element rounded once."""
+    _only(inst, "rn")
+    kind, count = inst.type.removesuffix("x2"), _HALVES[inst.type]
+    raw = f"b{16 * count}"
+    values, parts = _reads(run, inst, raw), []
+    for element in range(count):
+        part = _HALF_FORMS[inst.opcode].format(*(f"double_of_{kind}((uint16_t)({value} >> {16 * element}))" for value in values))
+        parts.append(f"(uint32_t)bits_of_{kind}({part}) << {16 * element}")
+    run.write(inst, inst.operands[0], raw, " | ".join(parts))
 
 
 _FUNCTIONS = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh"}
@@ -537,11 +570,48 @@ def _cvta(run: Run, inst: Instruction) -> None:
 _WHOLE = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 
+@_translation("copysign")
+def _copysign(run: Run, inst: Instruction) -> None:
+    _only(inst)
+    if inst.type not in ("f32", "f64"):
+        raise Untranslated(inst.type)
+    raw, sign = f"b{8 * TYPE_BYTES[inst.type]}", f"({_unsigned(TYPE_BYTES[inst.type])})1 << {8 * TYPE_BYTES[inst.type] - 1}"
+    first, second = (_raw(run, inst, operand, inst.type) for operand in inst.operands[1:3])
+    run.write(inst, inst.operands[0], raw, f"({first} & ({sign})) | ({second} & ~({sign}))")
+
+
+def _narrow(run: Run, inst: Instruction, value: str) -> None:
+    """Conversions between float16 or bfloat16 and float32."""
+    to, source = inst.types
+    _only(inst, "rn")
+    if to == "f32" and source == "f16":
+        run.write(inst, inst.operands[0], "f32", f"(float)double_of_f16({value})")
+    elif to == "f32" and source == "bf16":
+        run.write(inst, inst.operands[0], "b32", f"(uint32_t){value} << 16")
+    elif source == "f32" and to in ("f16", "bf16"):
+        run.write(inst, inst.operands[0], "b16", f"bits_of_{to}({value})")
+    else:
+        raise Untranslated(to)
+
+
+def _narrow_two(run: Run, inst: Instruction) -> None:
+    _only(inst, "rn")
+    kind = inst.types[0].removesuffix("x2")
+    upper, lower = (run.read(inst, operand, "f32") for operand in inst.operands[1:3])
+    run.write(inst, inst.operands[0], "b32", f"(uint32_t)bits_of_{kind}({upper}) << 16 | bits_of_{kind}({lower})")
+
+
 @_translation("cvt")
 def _cvt(run: Run, inst: Instruction) -> None:
+    if inst.types in (("f16x2", "f32"), ("bf16x2", "f32")) and len(inst.operands) == 3:
+        _narrow_two(run, inst)
+        return
     if len(inst.types) != 2 or not isinstance(inst.operands[0], Register):
         raise Untranslated("cvt")
     to, source = inst.types
+    if {to, source} & {"f16", "bf16"} and "f32" in (to, source):
+        _narrow(run, inst, run.read(inst, inst.operands[1], "f32" if source == "f32" else "b16"))
+        return
     value = run.read(inst, inst.operands[1], source)
     integers = {*_INTEGERS, "u8", "s8"}
     if to in integers:
@@ -565,6 +635,10 @@ def _cvt(run: Run, inst: Instruction) -> None:
         _only(inst, "rn")
         raw = "raw_float" if to == "f32" else "raw_double"
         run.write(inst, inst.operands[0], f"b{8 * TYPE_BYTES[to]}", f"{raw}(({C_TYPES[to]}){value})")
+    elif to == "f32" and inst.has("sat") and inst.first_of(tuple(_WHOLE)) is None:
+        _only(inst, "sat", "ftz")
+        value = f"clipped(flushed({value}))" if inst.has("ftz") else f"clipped({value})"
+        run.write(inst, inst.operands[0], to, f"flushed({value})" if inst.has("ftz") else value)
     else:
         _only(inst, *_WHOLE)
         name = inst.first_of(tuple(_WHOLE))

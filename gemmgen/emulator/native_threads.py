@@ -395,7 +395,7 @@ def _translate(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
         elif inst.opcode in _MORE:
             _MORE[inst.opcode](run, inst, live)
         elif inst.opcode in TRANSLATIONS:
-            TRANSLATIONS[inst.opcode](run, inst)
+            run.add(inst)
         else:
             raise Untranslated(inst.opcode)
     except (EmulatorError, *MISUSE) as error:
@@ -450,6 +450,19 @@ def _follow(run: _Thread, inst: Instruction) -> None:
         value = "0"
     if marked:
         run.emit(inst, [f"{run.mark(register)} = {value};" for register in marked])
+
+
+def _translate_or_give_up(run: _Thread, inst: Instruction, live: frozenset[str], block: int) -> None:
+    """As `_translate`; without a translation, the launch is given up where a thread executes the instruction. Every thread executes those
+    of the first block."""
+    before = list(run.statements)
+    try:
+        _translate(run, inst, live)
+    except Untranslated:
+        if block == 0 and inst.guard is None:
+            raise
+        run.statements[:] = before
+        run.emit(inst, [f"GIVE_UP({inst.line});"])
 
 
 def _end(run: _Thread, block: BasicBlock, live: frozenset[str]) -> None:
@@ -546,7 +559,7 @@ def translation(program: Program) -> tuple[str, bool, int, int, int]:
         for inst, after in zip(block.body, behind, strict=False):
             run.statements.clear()
             _follow(run, inst)
-            _translate(run, inst, after)
+            _translate_or_give_up(run, inst, after, block.index)
             texts += run.statements
         run.statements.clear()
         if block.terminator is not None:
