@@ -50,7 +50,7 @@ from gemmgen.proof.knowledge import Path
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import Verdict, address_cases, element_indices, place
 from gemmgen.proof.polynomials import Monomial
-from gemmgen.proof.provenance import MAX_PARTS, Case, Form, NotShown, Provenance, Site, Stores, kinds_of_problems
+from gemmgen.proof.provenance import MAX_PARTS, Case, Form, NotShown, Provenance, Site, Stores, kinds_of_problems, path_key
 from gemmgen.proof.semantics import uniform_comparison
 from gemmgen.proof.slicing import FLOATS, written
 from gemmgen.proof.terms import mentions
@@ -208,10 +208,12 @@ class _Coverage:
 
     def _key(self, data: object, path: Path) -> tuple[object, ...]:
         self._at.kept.append((data, path))
-        return (id(data), *[each if isinstance(each, bool) else each.get_id() for each in path])
+        return (id(data), *path_key(path))
 
     def _element(self, data: Data, path: Path, size: int) -> Element:
         """The element of an operand that a register, or its only part, holds. Raises ``NotShown``."""
+        if not any(isinstance(part, Chosen) for part in (data.parts if isinstance(data, Packed) else (data,))):
+            path = ()  # only choices depend on the way
         key = (*self._key(data, path), size)
         if key in self._failures:
             raise NotShown(self._failures[key])
@@ -228,7 +230,7 @@ class _Coverage:
             case Loaded(access, offset, width) if width == size:
                 return self._loaded(access, offset)
             case Loaded(access, offset, width) if width == 2 * size and access.space == "shared" and access.address is not None:
-                return self._shared(access, self._at.form(access.address.z3 + offset, access.path), width)
+                return self._shared(access, self._at.form(access.address.z3, access.path).plus(offset), width)
             case Chosen():
                 return self._chosen(data, path, size)
             case Carried(turn, name):
@@ -266,7 +268,7 @@ class _Coverage:
             return self._global(base, self._indices(access, offset), access.path)
         if base in self._known.contract.arrays:
             raise NotShown(f"an operand of a product comes from {base}")
-        return self._shared(access, self._at.form(access.address.z3 + offset, access.path))
+        return self._shared(access, self._at.form(access.address.z3, access.path).plus(offset))
 
     def _indices(self, access: Access, offset: int) -> list[z3.ArithRef]:
         assert access.address is not None and access.address.base is not None

@@ -109,6 +109,11 @@ class Provenance:
         self._evaluated: dict[int, Numbers] = {}
         self._answers: dict[tuple[object, ...], bool] = {}
         self.kept: list[object] = []
+        self._forms: dict[tuple[object, ...], Form] = {}
+        self._moved: dict[tuple[object, ...], Form] = {}
+        """Forms with another turn, without a table."""
+        self._carried_out: set[tuple[object, ...]] = set()
+        self._loops_of: dict[int, z3.ArithRef | None] = {}
         self._stores: dict[str, list[Stores]] = {}
         self._cases: dict[tuple[object, ...], list[Case]] = {}
         self._failures: dict[tuple[object, ...], str] = {}
@@ -121,8 +126,14 @@ class Provenance:
         """Counts of barriers, kept so that their numbers are not given to others."""
 
     def form(self, term: z3.ArithRef, path: Path = ()) -> Form:
+        key = (term.get_id(), *path_key(path))
+        if key not in self._forms:
+            self.kept.append((term, path))
+            self._forms[key] = self._found_form(self.known_of(term), path)
+        return self._forms[key]
+
+    def _found_form(self, term: z3.ArithRef, path: Path) -> Form:
         known = self._known
-        term = self.known_of(term)
         for number in node_of(term).symbols & known.taken.keys():
             turn, symbol = known.taken[number][0], term_of(number)
             if not self.proves(path, symbol == turn):
@@ -199,13 +210,16 @@ class Provenance:
 
     def moved(self, form: Form, turn: z3.ArithRef, into: z3.ArithRef) -> Form:
         """A form with another turn in place of one, the only one that it depends on."""
-        if mentions(self.outer_term(form.outer), [each for each in self._known.finished if not each.eq(turn)]):
-            raise NotShown("an index that depends on two loops")
-        term = z3.simplify(z3.substitute(self.outer_term(form.outer), (turn, into)))
-        self.kept.append(term)
-        outer = dict(self._known.polynomials.of(term))
-        number = outer.pop((), 0)
-        return Form(outer, form.table + number)
+        key = (turn.get_id(), into.get_id(), *sorted(form.outer.items()))
+        if key not in self._moved:
+            if mentions(self.outer_term(form.outer), [each for each in self._known.finished if not each.eq(turn)]):
+                raise NotShown("an index that depends on two loops")
+            term = z3.simplify(z3.substitute(self.outer_term(form.outer), (turn, into)))
+            self.kept.append((into, term))
+            outer = dict(self._known.polynomials.of(term))
+            self._moved[key] = Form(outer, np.asarray(outer.pop((), 0), dtype=np.int64))
+        moved = self._moved[key]
+        return Form(moved.outer, form.table + moved.table)
 
     def same(self, one: Form, two: Form, path: Path) -> bool:
         """True if two indices are equal for every thread."""
@@ -220,7 +234,7 @@ class Provenance:
     def proves(self, path: Sequence[Condition], goal: Condition) -> bool:
         if isinstance(goal, bool):
             return goal
-        key = (goal.get_id(), *[each if isinstance(each, bool) else each.get_id() for each in path])
+        key = (goal.get_id(), *path_key(path))
         if key not in self._answers:
             self.kept.append((goal, tuple(path)))
             self._answers[key] = self._known.proves([*self._premised, *path], goal, 2000)
@@ -307,6 +321,13 @@ class Provenance:
 
     def carried_out(self, access: Access, site: Site, case: Case, threads: Numbers) -> None:
         """The store of each of some threads is carried out, wherever the load is."""
+        key = (id(site), id(access), case.shift, case.at, threads.tobytes())
+        if key not in self._carried_out:
+            self._shown_carried_out(access, site, case, threads)
+            self.kept.append((site, access))
+            self._carried_out.add(key)
+
+    def _shown_carried_out(self, access: Access, site: Site, case: Case, threads: Numbers) -> None:
         store, premises = site.access, self.premises(access, case)
         if self._after_its_loop(access, site):
             raise NotShown("a store that may come after the loop of its load")
@@ -359,6 +380,12 @@ class Provenance:
 
     def loop_of(self, access: Access) -> z3.ArithRef | None:
         """The turn of the loop that a load is in, or that it comes after; None for loads before all loops."""
+        if id(access) not in self._loops_of:
+            self._loops_of[id(access)] = self._found_loop(access)
+            self.kept.append(access)
+        return self._loops_of[id(access)]
+
+    def _found_loop(self, access: Access) -> z3.ArithRef | None:
         if access.turns:
             if len(access.turns) > 1:
                 raise NotShown("a load in nested loops")
@@ -380,7 +407,7 @@ class Provenance:
             access.address.base,
             *sorted(address.outer.items()),
             self.barriers(access).get_id(),
-            *[each if isinstance(each, bool) else each.get_id() for each in access.path],
+            *path_key(access.path),
         )
         self._search(key, access, address, None)
         if self._failures.get(key) == BETWEEN:  # of all that these stores wrote, a load reads a part
@@ -567,6 +594,11 @@ class Provenance:
                 raise NotShown(BETWEEN)
 
     # Sums ------------------------------------------------------------------------------------------------------------------------
+
+
+def path_key(path: Sequence[Condition]) -> tuple[int, ...]:
+    """Numbers of a path's conditions."""
+    return tuple(each if isinstance(each, bool) else each.get_id() for each in path)
 
 
 def _spans(addresses: Numbers, unit: int, apart: int | None) -> list[tuple[int, int]]:
