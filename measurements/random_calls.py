@@ -141,7 +141,7 @@ def main() -> None:
         folder = options.journal
         if folder is not None:
             folder.mkdir(exist_ok=True)
-        with get_context("spawn").Pool(options.jobs, maxtasksperchild=4) as pool:
+        with get_context("spawn").Pool(options.jobs, maxtasksperchild=10) as pool:
             jobs = [(calls, until, None if folder is None else folder / f"{calls.kind}.{calls.first}.jsonl") for calls in work]
             for found in pool.starmap(made, jobs, chunksize=1):
                 total += found
