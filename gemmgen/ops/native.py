@@ -32,12 +32,14 @@ class Served:
     """The kernel that serves a kind of product now: a function of C, and the plan of its arguments. A better one with the same
     arguments and the same bits may take its place at any time."""
 
-    __slots__ = ("function", "plan")
+    __slots__ = ("address", "function", "plan")
 
     def __init__(self, plan: CpuGemmPlan, first: CpuGemmPlan) -> None:
         """``plan``: the one that is meant to serve; ``first``: the one that does so from now on."""
         self.plan = plan
         self.function: Any = None
+        self.address = ctypes.c_void_p()
+        """Of the function, for callers outside of Python."""
         self.serve(first)
 
     def serve(self, plan: CpuGemmPlan) -> None:
@@ -45,6 +47,7 @@ class Served:
         from gemmgen.runtime.native import LoadedLibrary
 
         self.function = LoadedLibrary(compile_host_plan(plan), plan.sequence).function
+        self.address.value = ctypes.cast(self.function, ctypes.c_void_p).value
 
 
 class NativeCall:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.ops.arrays import NO_MEMORY, address_reader
+from gemmgen.ops.numpy_products import numpy_products
 
 if TYPE_CHECKING:
     from gemmgen.ops.engine import Call
@@ -21,6 +22,8 @@ class PlainProducts:
 
     def __init__(self) -> None:
         self._known: dict[Any, Callable[[Any, Any, Any], Any]] = {}
+        self.at_once: Callable[[Any, Any], Any] = _nothing
+        """The product of two matrices, a new array; None where that is not known."""
 
     def product(self, a: Any, b: Any, out: Any) -> Any:
         """The product; None where nothing is remembered for such arrays, or something is to be said against them."""
@@ -39,6 +42,14 @@ class PlainProducts:
             self._known.clear()
         layouts = a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype
         self._known[layouts if out is None else (*layouts, out.shape, out.strides, out.dtype)] = _prepared(call, arguments, a, b, out)
+        products = numpy_products() if out is None and a.ndim == b.ndim == 2 else None
+        if products is not None:
+            products.remember(a, b, call.native.served.address, *arguments)
+            self.at_once = products.multiply
+
+
+def _nothing(a: object, b: object) -> None:
+    """No product is known."""
 
 
 PLAIN = PlainProducts()

@@ -153,7 +153,9 @@ def matmul(
         and batch_invariant is False
     )
     if plain:
-        product: ArrayT | None = PLAIN.product(a, b, out)
+        product: ArrayT | None = PLAIN.at_once(a, b) if out is None else None
+        if product is None:
+            product = PLAIN.product(a, b, out)
         if product is not None:
             return product
     constant = isinstance(b, Constant)

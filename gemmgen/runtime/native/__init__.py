@@ -2,6 +2,6 @@
 
 from gemmgen.runtime.native.backend import NativeBackend
 from gemmgen.runtime.native.kernel import NativeKernel
-from gemmgen.runtime.native.library import LoadedLibrary, require_host
+from gemmgen.runtime.native.library import LoadedLibrary, loaded_library, require_host
 
-__all__ = ["LoadedLibrary", "NativeBackend", "NativeKernel", "require_host"]
+__all__ = ["LoadedLibrary", "NativeBackend", "NativeKernel", "loaded_library", "require_host"]

@@ -23,7 +23,7 @@ class LoadedLibrary:
         """Raises ``EnvironmentMissing`` if this machine cannot execute it."""
         require_host(binary.name, cpu_architecture(binary.architecture))
         self.sequence = sequence
-        self._library = _load(binary)
+        self._library = loaded_library(binary)
         self._function = getattr(self._library, sequence.launches[0].entry)
         self._function.restype = ctypes.c_int
         self._function.argtypes = [_c_type(argument) for argument in sequence.parameters_of(0)]
@@ -61,12 +61,13 @@ def require_host(name: str, architecture: CpuArchitecture) -> None:
         raise EnvironmentMissing(f"{name} is for {architecture.name} ({missing}), which this machine is not: {host_name()}")
 
 
-def _load(binary: HostBinary) -> ctypes.CDLL:
+def loaded_library(binary: HostBinary, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
+    """The library of a binary in this process; ``kind`` decides whether its functions hold Python's lock. Raises ``LaunchError``."""
     handle, path = tempfile.mkstemp(prefix=f"{binary.name[:40]}-", suffix=".so")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(binary.library)
-        return ctypes.CDLL(path)
+        return kind(path)
     except OSError as error:
         raise LaunchError(f"{binary.name}: its library cannot be loaded: {error}") from None
     finally:
