@@ -110,5 +110,5 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
 	@echo 'Installing gemmgen and the generator of the site into $(VENV); only the first time takes long.'
-	@$(PIP) install --editable '.[docs,sass,cpu]' 'nvidia-cuda-nvrtc==13.0.88'
+	@$(PIP) install --editable '.[docs,sass,cpu,proof]' 'nvidia-cuda-nvrtc==13.0.88'
 	@touch $@ $(VENV)/.installed

@@ -178,7 +178,7 @@ def writable(option: str, name: str) -> Path:
     except (OSError, ValueError) as error:
         raise GemmgenError(f"{option} {name!r}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
     if not folder.is_dir():
-        raise GemmgenError(f"{option} {name!r}: cannot be written: {folder.name} is no directory")
+        raise GemmgenError(f"{option} {name!r}: cannot be written: {folder.name} is not a directory")
     if not os.access(folder, os.W_OK):
         raise GemmgenError(f"{option} {name!r}: cannot be written: no permission to write in {folder}")
     return path

@@ -110,5 +110,6 @@ def unknown_word(what: str, word: str, known: Sequence[str], need: str) -> SpecE
         return SpecError(f"{what} has no option {shown!r}: {reason}")
     name = word.partition("=")[0]
     close = max(known, key=lambda other: _likeness(name, other), default="")
-    near = f" (did you mean {close}?)" if close and _likeness(name, close) > _ALIKE else ""
-    return SpecError(f"{what} has no option {shown!r}{near}: need {need}")
+    if close and _likeness(name, close) > _ALIKE:
+        return SpecError(f"{what} has no option {shown!r} (did you mean {close}?)")
+    return SpecError(f"{what} has no option {shown!r}: need {need}")

@@ -135,12 +135,11 @@ def find_entry(code: KernelCode, name: str | None) -> Entry:
     there = "\n".join(f"  {symbol}" + (f" ({names[symbol]})" if names[symbol] != symbol else "") for symbol in functions)
     if not functions:
         templates = _kernel_templates(code.source or "")
-        named = f" but the template {templates[0]}" if templates else ""
-        counts = "it counts" if templates else "a template counts"
+        named = f" except the template {templates[0]}" if templates else ""
         called = templates[0] if templates else "kernel"
         launched = re.search(rf"\b{called}\s{{0,9}}<[^;{{}}]{{0,200}}?>(?=\s{{0,9}}<<<)", code.source or "")
         example = f"--entry '{launched[0] if launched else f'{called}<float>'}'"
-        raise UnusableInput(f"{code.name} has no kernel{named}; {counts} with its arguments, such as {example}")
+        raise UnusableInput(f"{code.name} has no kernel{named}; name an instance of a template, for example {example}")
     if name is None:
         if len(functions) > 1:
             raise UnusableInput(f"{code.name} has {len(functions)} kernels; choose one with --entry:\n{there}")

@@ -56,7 +56,7 @@ def test_bad_spec(run: Run, tmp_path: Path, command: tuple[str, ...], case: str)
 
 def test_a_file_that_is_not_there(run: Run) -> None:
     failed = run("render", "missing.yaml", code=2)
-    assert "'missing.yaml' is neither a file or directory nor a spec that ships with gemmgen" in failed.err
+    assert "'missing.yaml' is no file, no directory and no spec that ships with gemmgen" in failed.err
 
 
 def test_a_shipped_spec_with_a_typing_mistake(run: Run) -> None:

@@ -239,7 +239,7 @@ def test_times_need_problems(run: Run, sweep: Path) -> None:
         (["trial.yaml", "--results", "small.yaml/x"], "cannot be"),
         (["trial.yaml", "--search", "tpe", "--sample", "3"], "--search chooses points itself"),
         (["trial.yaml", "--search", "tpe", "--objective", "1+1"], "--objective"),
-        (["trial.yaml", "--export", "csv=small.yaml/x"], "--export 'small.yaml/x': cannot be written: small.yaml is no directory"),
+        (["trial.yaml", "--export", "csv=small.yaml/x"], "--export 'small.yaml/x': cannot be written: small.yaml is not a directory"),
         (["trial.yaml", "--export", "csv=."], "--export '.': is a directory"),
     ],
 )

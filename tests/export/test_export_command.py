@@ -131,7 +131,7 @@ def test_the_default_covers_every_generation_with_one_cubin_each() -> None:
 
 
 BAD = {
-    "an unknown name": (["nothing_like_it", "--format", "header"], "'nothing_like_it' is neither a file or directory nor a spec"),
+    "an unknown name": (["nothing_like_it", "--format", "header"], "'nothing_like_it' is no file, no directory and no spec"),
     "the beginning of many names": (["sgemm_", "--format", "header"], "is the beginning of"),
     "an unknown format": (["small.yaml", "--format", "elf"], "'elf' is not one of"),
     "an unknown architecture": (["small.yaml", "--format", "cubin", "--arch", "sm_1"], "unknown architecture 'sm_1'; known: sm_75"),

@@ -248,7 +248,7 @@ def test_a_search_for_times_without_them_says_what_to_do(sweep):
         (["--search", "tpe", "--set", "mainloop.stages=[]"], ""),
         (["--winner", "x" * 300, "--objective", "registers"], "--winner"),
         (["--winner", ".", "--objective", "registers"], "is a directory"),
-        (["--winner", "depths.yaml/x"], "depths.yaml is no directory"),
+        (["--winner", "depths.yaml/x"], "depths.yaml is not a directory"),
     ],
 )
 def test_options_that_make_no_sense_end_in_one_message(sweep, options, told):

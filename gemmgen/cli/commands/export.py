@@ -267,7 +267,7 @@ def _find(names: Sequence[str]) -> list[SpecFile]:
             files = _find_in_library(name)
             if not files:
                 stop = "" if str(error).endswith("?") else "."
-                errors.append(f"{error}{stop} No instance of the library has a name that begins so either.")
+                errors.append(f"{error}{stop} No instance of the library has a name with this prefix.")
         for file in files:
             found.setdefault(file.path.resolve(), file)
     if errors:
