@@ -53,7 +53,7 @@ def find_shipped(argument: str) -> dict[str, Path]:
     while not close and "_" in stem.rpartition("/")[2]:  # gemm/v2_vectorized: the one that begins with gemm/v2_
         stem = stem.rpartition("_")[0]
         close = _begun(f"{stem}_", shipped)
-    count = f"gemmgen ships {len(shipped)} specs, such as {min(shipped, key=len)}, in the groups {', '.join(_groups(shipped))}"
+    count = f"there are {len(shipped)} specs, such as {min(shipped, key=len)}, in the groups {', '.join(_groups(shipped))}"
     hint = f"did you mean {' or '.join(close)}?" if close else count
     raise SpecError(f"{argument!r} is no file, no directory and no spec that ships with gemmgen; {hint}")
 
