@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,64 @@ def prove_library(
     report.seconds = time.monotonic() - began
     progress("proving", len(chosen), len(chosen))
     return report
+
+
+@dataclass
+class CheckedProofs:
+    """Recorded proofs that were repeated."""
+
+    repeated: int = 0
+    stale: int = 0
+    """Records of other programs or launches than those of today, which no certificate shows."""
+    longer: int = 0
+    """Records whose proofs took more than half of the time limit, and were not repeated."""
+    left: int = 0
+    """Records for which no time was left."""
+    lost: list[str] = field(default_factory=list)
+    """Properties that are recorded and were not proved again, each with its kernel."""
+
+
+def check_proofs(
+    listing: Listing,
+    folder: LibraryFolder,
+    *,
+    only: Collection[str] | None = None,
+    sample: int | None = None,
+    seconds: float,
+    within: float | None = None,
+    jobs: int = 1,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> CheckedProofs:
+    """Repeats recorded proofs, or a sample of them, which the digests of the programs choose. Writes nothing."""
+    checked, records = CheckedProofs(), read_evidence(folder.evidence).proofs
+    by_name: dict[str, list[Record]] = {}
+    for record in records.values():
+        by_name.setdefault(record["instance"], []).append(record)
+    chosen = [instance for instance in listing.instances if instance.name in by_name and (only is None or instance.name in only)]
+    chosen = [instance for instance in chosen if any(map(any, (record["kernels"] for record in by_name[instance.name])))]
+    quick = [instance for instance in chosen if min(record["seconds"] for record in by_name[instance.name]) <= seconds / 2]
+    checked.longer = len(chosen) - len(quick)
+    quick.sort(key=lambda instance: hashlib.sha256(by_name[instance.name][0]["code"].encode()).hexdigest())
+    end = None if within is None else time.time() + within
+    tasks = [(Subject.of(instance), frozenset[tuple[str, str]](), seconds, end) for instance in quick[:sample]]
+    for done, (_, result) in enumerate(run_tasks(_prove, tasks, jobs)):
+        progress("proving", done, len(tasks))
+        if isinstance(result, Exception):
+            raise result
+        if result is None:
+            checked.left += 1
+            continue
+        key, record = result
+        before = records.get(key)
+        if before is None or record is None:
+            checked.stale += 1
+            continue
+        checked.repeated += 1
+        for number, (old, new) in enumerate(zip(before["kernels"], record["kernels"], strict=True)):
+            lost = [name for name in old if name not in new]
+            checked.lost += [f"{record['instance']}, kernel {number}: {name}" for name in lost]
+    progress("proving", len(tasks), len(tasks))
+    return checked
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gemmgen.library.certificate import make_certificate
 from gemmgen.library.evidence import Evidence, read_evidence
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.listing import Instance, Listing
-from gemmgen.library.proving import Subject, prove_library
+from gemmgen.library.proving import Subject, check_proofs, prove_library
 from gemmgen.library.sections import separated
 from gemmgen.proof.prover import KernelProof, Property
 
@@ -70,6 +70,33 @@ def test_a_proof_is_not_tried_twice(listing: Listing, folder: LibraryFolder, ask
 
 def test_no_instance_is_begun_after_the_time(listing: Listing, folder: LibraryFolder, asked: list[str]) -> None:
     assert prove_library(listing, folder, seconds=5, within=0).tried == 0 and not asked
+
+
+def test_recorded_proofs_are_repeated(listing: Listing, folder: LibraryFolder, asked: list[str]) -> None:
+    prove_library(listing, folder, only={small(listing).name}, seconds=5)
+    text = (folder.evidence / "proofs.json").read_text()
+    checked = check_proofs(listing, folder, seconds=5)
+    assert (checked.repeated, checked.lost) == (1, []) and len(asked) == 2
+    assert (folder.evidence / "proofs.json").read_text() == text
+
+
+def test_a_property_that_is_no_longer_proved_is_named(listing: Listing, folder: LibraryFolder, asked: list[str]) -> None:
+    prove_library(listing, folder, only={small(listing).name}, seconds=5)
+    path = folder.evidence / "proofs.json"
+    data = json.loads(path.read_text())
+    data["records"][0]["kernels"][0].append("races")
+    path.write_text(json.dumps(data))
+    assert check_proofs(listing, folder, seconds=5).lost == [f"{small(listing).name}, kernel 0: races"]
+
+
+def test_proofs_of_other_programs_and_slow_ones_are_not_repeated(listing: Listing, folder: LibraryFolder, asked: list[str]) -> None:
+    prove_library(listing, folder, only={small(listing).name}, seconds=5)
+    slow = check_proofs(listing, folder, seconds=2)
+    assert (slow.repeated, slow.longer) == (0, 1)
+    path = folder.evidence / "proofs.json"
+    path.write_text(path.read_text().replace(json.loads(path.read_text())["records"][0]["code"], "0" * 64))
+    other = check_proofs(listing, folder, seconds=5)
+    assert (other.repeated, other.stale, other.lost) == (0, 1, [])
 
 
 def test_kernels_with_functions_are_sent_to_processes(listing: Listing) -> None:

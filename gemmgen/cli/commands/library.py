@@ -296,14 +296,22 @@ def measure_command(
 @click.option("--seconds", type=Number(1, 3600), default=60.0, show_default=True, metavar="S", help="Time for each kernel.")
 @click.option("--within", type=Number(1), metavar="S", help="Do not start another instance after S seconds.")
 @click.option("--again", is_flag=True, help="Also repeat proofs that were tried before.")
+@click.option(
+    "--check", "checks", is_flag=True, help="Repeat recorded proofs and write nothing; exit with 1 if a property is no longer proved."
+)
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="With --check: N instances, chosen by the programs alone; else all.")
 @_folder_option
 @_list_option
 @_jobs_option
+@click.pass_context
 def prove_command(
+    context: click.Context,
     names: Sequence[str],
     seconds: float,
     within: float | None,
     again: bool,
+    checks: bool,
+    sample: int | None,
     folder: Path | None,
     list_file: Path | None,
     jobs: int | None,
@@ -311,12 +319,33 @@ def prove_command(
     """Prove properties of the library's kernels for all problems, and keep the proofs as evidence, which the next build certifies.
 
     Writes evidence/proofs.json after each instance; an interrupted run continues where it stopped. A proof holds for one program and its
-    launch: where either changes, the certificate no longer shows it.
+    launch: where either changes, the certificate no longer shows it. With --check, repeats proofs instead.
     """
     from gemmgen.library.folder import choose, writable_folder
-    from gemmgen.library.proving import prove_library
+    from gemmgen.library.proving import check_proofs, prove_library
     from gemmgen.library.workers import cpus
 
+    if sample is not None and not checks:
+        raise click.UsageError("--sample is for --check")
+    if checks and again:
+        raise click.UsageError("--check repeats proofs anyway: --again is not for it")
+    if checks:
+        library, listing = _find(folder), _listing(list_file)
+        only = choose(names, ((instance.name, instance.label) for instance in listing.instances)) if names else None
+        with _progress() as progress:
+            checked = check_proofs(
+                listing, library, only=only, sample=sample, seconds=seconds, within=within, jobs=jobs or cpus(), progress=progress
+            )
+        for lost in checked.lost:
+            click.echo(f"no longer proved: {lost}")
+        click.echo(
+            f"{counted(checked.repeated, 'proof')} repeated, {checked.stale} of other programs, {checked.longer} would take longer, "
+            f"{checked.left} left; properties lost: {len(checked.lost)}",
+            err=True,
+        )
+        if checked.lost:
+            context.exit(exit_codes.FAILED)
+        return
     records = _folder(folder) if folder is not None else writable_folder()
     listing = _listing(list_file)
     only = choose(names, ((instance.name, instance.label) for instance in listing.instances)) if names else None
