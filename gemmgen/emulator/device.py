@@ -530,7 +530,7 @@ class Device:
         for page, unwritten in outcome.unwritten.items():
             self.note_page(page, unwritten)
         met = tuple(each for start, each in touched.items() if start in outcome.met)
-        return DeviceLaunch(kernel, grid, block, outcome.instructions, (), None, "", met, program=program)
+        return DeviceLaunch(kernel, grid, block, sum(outcome.instructions(program).values()), (), None, "", met, program=program)
 
     def _snapshot(self) -> list[tuple[int, np.ndarray]] | None:
         """Copies of all allocations; None if they are too large."""

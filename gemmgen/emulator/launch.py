@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gemmgen.emulator import native_threads
 from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import DeviceMemory
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
 from gemmgen.emulator.geometry import Dim3
 from gemmgen.emulator.hazards import FollowLoads, HazardDetector, HazardError
+from gemmgen.emulator.hazards.destinations import destinations
 from gemmgen.emulator.hazards.sequences import Footprint, footprints, in_flight_behind, overlap
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.parallel import Progress, run_all
@@ -30,6 +32,10 @@ LOCAL_LIMIT = 512 * 1024
 MEMORY_LIMIT = 1 << 30
 """Bytes for the registers and the local memory of one block, and for a module's variables. Arguments have a separate limit."""
 STEP_LIMIT = 5_000_000
+_COMPILED_FROM = 50_000_000
+"""Instructions, as far as they can be foreseen, from which a launch is tried by compiled code."""
+_IN_PARTS = 2
+"""The state of a page some of whose bytes nothing has written, as native_threads.c has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +209,10 @@ def _launch(
             cluster is not None or "reqnctapercluster" in program.entry.directives,
             arithmetic,
         )
+        is_plain = not given and overlaps is None and not overlapped and lanes_per_wave is None and type(schedule) is MinimumBlock
         try:
-            execute(waves, jobs if overlaps is None and not overlapped else 1, progress)
+            if not (is_plain and _run_compiled(waves, progress)):
+                execute(waves, jobs if overlaps is None and not overlapped else 1, progress)
         except FollowLoads:
             # Arrays still hold their contents from before the launch.
             for observer in given:
@@ -234,6 +242,61 @@ def _launch(
         waves.output,
         unfinished,
     )
+
+
+def _run_compiled(waves: Waves, progress: Progress | None) -> bool:
+    """Runs a large launch by compiled code; False, with nothing changed, if it may have hazards or the kernel cannot be compiled."""
+    program, memory = waves.program, waves.memory
+    unfit = waves.arithmetic is not REAL or memory.maps or int(np.prod(waves.cluster)) != 1 or waves.explicit_cluster
+    if unfit or native_threads.expected_work(program, waves.grid, waves.block) < _COMPILED_FROM:
+        return False
+    kernel = native_threads.remembered_kernel(program)
+    if kernel is None or kernel.failures >= native_threads.MOST_FAILURES:
+        return False
+    page_bytes = native_threads.PAGE_BYTES
+    pages = np.zeros(-(-len(memory.data) // page_bytes), np.uint8)
+    unwritten: dict[int, np.ndarray] = {}
+    for start, flags in memory.unwritten():
+        for page in range(start // page_bytes, -(-(start + len(flags)) // page_bytes)):
+            begin = page * page_bytes
+            low, high = max(start, begin), min(start + len(flags), begin + page_bytes)
+            unwritten.setdefault(page, np.zeros(page_bytes, np.bool_))[low - begin : high - begin] = flags[low - start : high - start]
+            pages[page] = _IN_PARTS
+    written = destinations(program)
+    watched = memory.regions if written is None else memory.regions_behind(written)
+    outcome = native_threads.run(
+        kernel,
+        memory.data,
+        memory.regions,
+        watched,
+        pages,
+        unwritten,
+        {},
+        native_threads.Clock(),
+        waves.grid,
+        waves.block,
+        (waves.shared_bytes, waves.needed),
+        progress,
+    )
+    if outcome is None:
+        kernel.failures += 1
+        return False
+    kernel.failures = 0
+    waves.counts, waves.starts, waves.steps = outcome.instructions(program), 1, sum(outcome.executions)
+    left = {**unwritten, **outcome.unwritten}
+
+    def is_written(start: int, stop: int) -> np.ndarray:
+        flags = np.ones(stop - start, np.bool_)
+        for page, missing in left.items():
+            begin = page * page_bytes
+            low, high = max(start, begin), min(stop, begin + page_bytes)
+            if low < high:
+                flags[low - start : high - start] = ~missing[low - begin : high - begin]
+        return flags
+
+    if waves.detector is not None:
+        memory.note_written(is_written)
+    return True
 
 
 def execute(waves: Waves, jobs: int, progress: Progress | None) -> None:

@@ -12,6 +12,9 @@ enum { LAST_TIME = (1 << (32 - CODE_BITS)) - 64 };
 
 struct Granule { uint32_t writer, reader; };
 
+// The thread that runs, and the records that it makes: its own, and those of readers in the present phase.
+struct Who { uint32_t thread, warp, me, many, of_warp, blocks, launch, block, phase; };
+
 struct Region {
   uint64_t start, size;
   uint8_t *read, *written, *updated;  // flags of units; null: none
@@ -29,13 +32,14 @@ struct Context {
   uint32_t grid[3], block[3], threads, dynamic_bytes, total_bytes;
   uint32_t now, launch_start, block_start, phase_start;
   uint32_t warp_start[MOST_WARPS];
-  uint8_t *shared, *shared_state;
-  const uint8_t *shared_template;
+  uint8_t *shared;
+  const uint8_t *gaps;  // of shared granules: 1 between variables
   struct Granule *shared_granules;
   uint64_t shared_bytes;
   uint8_t *local, *local_state;
   uint64_t thread_limit;
-  uint64_t instructions;
+  uint64_t *counts;  // executions of each basic block, by threads
+  uint64_t bytes;  // of memory
   int32_t *hints;
   int32_t why, place;
 };
@@ -48,7 +52,7 @@ enum { BARRIER, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_BUTTERFLY, SHUFFLE_INDEX, VOTE
 struct Thread {
   int32_t at, state, site;
   uint32_t number, tid[3], ctaid[3];
-  uint64_t steps;
+  uint64_t turns;
   uint32_t x[4], r[2];
   uint64_t s[SAVED + 1];
 };
@@ -91,63 +95,71 @@ static inline void touch(uint8_t *flags, const struct Region *r, uint64_t offset
   }
 }
 
+static inline struct Who who_runs(const struct Context *c, uint32_t thread) {
+  const uint32_t warp = thread / WARP, since = c->warp_start[warp] > c->phase_start ? c->warp_start[warp] : c->phase_start;
+  const struct Who w = {thread, warp, c->now << CODE_BITS | thread, c->phase_start << CODE_BITS | MANY, since << CODE_BITS | (OF_WARP + warp),
+                        c->launch_start << CODE_BITS | BLOCKS, c->launch_start << CODE_BITS, c->block_start << CODE_BITS,
+                        c->phase_start << CODE_BITS};
+  return w;
+}
+
 // True if an access happened before the present one, for certain; both by threads of this launch.
-static inline int is_before(const struct Context *c, uint32_t record, uint32_t thread) {
-  const uint32_t time = record >> CODE_BITS, code = record & (CODES - 1);
-  if (time < c->block_start) return 0;
-  if (code == thread) return 1;
-  if (code == BLOCKS || code == UPDATED_BY_BLOCKS) return 0;
-  if (time < c->phase_start) return 1;
+static inline int is_before(const struct Who *w, uint32_t record) {
+  const uint32_t code = record & (CODES - 1);
+  if (record < w->block || code == BLOCKS || code == UPDATED_BY_BLOCKS) return 0;
+  if (record < w->phase || code == w->thread) return 1;
   if (code == UPDATED || code == MANY) return 0;
-  const uint32_t warp = thread / WARP;
-  return (code >= OF_WARP ? code - OF_WARP : code / WARP) == warp && time < c->warp_start[warp];
+  return (code >= OF_WARP ? code - OF_WARP : code / WARP) == w->warp && record >> CODE_BITS < w->of_warp >> CODE_BITS;
 }
 
-static __attribute__((noinline)) uint32_t read_by_several(const struct Context *c, uint32_t record, uint32_t thread) {
-  const uint32_t time = record >> CODE_BITS, code = record & (CODES - 1), now = c->now << CODE_BITS, warp = thread / WARP;
-  if (code == BLOCKS || time < c->block_start) return now | BLOCKS;
-  if (time < c->phase_start || code == thread) return now | thread;
-  if (code == MANY) return now | MANY;
-  const uint32_t other = code >= OF_WARP ? code - OF_WARP : code / WARP;
-  if (other != warp) return now | MANY;
-  return now | (time < c->warp_start[warp] ? thread : OF_WARP + warp);
+// The record of a granule's readers with one more.
+static __attribute__((noinline)) uint32_t read_by_several(const struct Who *w, uint32_t record) {
+  const uint32_t code = record & (CODES - 1);
+  if (code == BLOCKS || record < w->block) return w->blocks;
+  if (record < w->phase || code == w->thread) return w->me;
+  if (code == MANY || (code >= OF_WARP ? code - OF_WARP : code / WARP) != w->warp) return w->many;
+  return record >> CODE_BITS < w->of_warp >> CODE_BITS ? w->me : w->of_warp;
+}
+static inline void note_reader(const struct Who *w, struct Granule *g, uint32_t start) {
+  const uint32_t reader = g->reader;
+  if (reader < start) g->reader = w->me;
+  else if (reader != w->me && reader != w->of_warp && reader != w->many && reader != w->blocks) g->reader = read_by_several(w, reader);
 }
 
-// Notes a plain access to granules; 0 if it may conflict with one of another thread.
-static inline int note_read(const struct Context *c, struct Granule *g, uint32_t count, uint32_t thread, uint32_t start, int constant) {
-  const uint32_t me = c->now << CODE_BITS | thread;
+// Notes a plain access to granules; 0 if it may conflict with one of another thread. Accesses before `start` do not count.
+static inline int note_read(const struct Who *w, struct Granule *g, uint32_t count, uint32_t start, int constant) {
   for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t writer = g[i].writer, reader = g[i].reader;
-    if (UNLIKELY(writer >= start) && (constant || !is_before(c, writer, thread))) return 0;
-    if (reader != me) g[i].reader = reader < start ? me : read_by_several(c, reader, thread);
+    const uint32_t writer = g[i].writer;
+    if (UNLIKELY(writer >= start) && (constant || !is_before(w, writer))) return 0;
+    note_reader(w, &g[i], start);
   }
   return 1;
 }
-static inline int note_write(const struct Context *c, struct Granule *g, uint32_t count, uint32_t thread, uint32_t start) {
-  const uint32_t me = c->now << CODE_BITS | thread;
+static inline int note_write(const struct Who *w, struct Granule *g, uint32_t count, uint32_t start) {
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t writer = g[i].writer, reader = g[i].reader;
-    if (writer >= start && writer != me && !is_before(c, writer, thread)) return 0;
-    if (reader >= start && reader != me && !is_before(c, reader, thread)) return 0;
-    g[i].writer = me;
+    if (writer >= start && writer != w->me && !is_before(w, writer)) return 0;
+    if (reader >= start && reader != w->me && !is_before(w, reader)) return 0;
+    g[i].writer = w->me;
     g[i].reader = 0;
   }
   return 1;
 }
-static inline int note_update(const struct Context *c, struct Granule *g, uint32_t count, uint32_t thread, uint32_t start) {
+static inline int note_update(const struct Who *w, struct Granule *g, uint32_t count, uint32_t start) {
+  const uint32_t now = w->me & ~(uint32_t)(CODES - 1);
   for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t writer = g[i].writer, reader = g[i].reader, code = writer & (CODES - 1), time = writer >> CODE_BITS;
-    if (reader >= start && !is_before(c, reader, thread)) return 0;
+    const uint32_t writer = g[i].writer, reader = g[i].reader, code = writer & (CODES - 1);
+    if (reader >= start && !is_before(w, reader)) return 0;
     if (writer < start) {
-      g[i].writer = c->now << CODE_BITS | UPDATED;
-    } else if (code == UPDATED_BY_BLOCKS || (code == UPDATED && time < c->block_start)) {
-      g[i].writer = c->now << CODE_BITS | UPDATED_BY_BLOCKS;
+      g[i].writer = now | UPDATED;
+    } else if (code == UPDATED_BY_BLOCKS || (code == UPDATED && writer < w->block)) {
+      g[i].writer = now | UPDATED_BY_BLOCKS;
     } else if (code == UPDATED) {
-      g[i].writer = c->now << CODE_BITS | UPDATED;
-    } else if (!is_before(c, writer, thread)) {
+      g[i].writer = now | UPDATED;
+    } else if (!is_before(w, writer)) {
       return 0;
-    } else if (time < c->phase_start) {
-      g[i].writer = c->now << CODE_BITS | UPDATED;
+    } else if (writer < w->phase) {
+      g[i].writer = now | UPDATED;
     }
     // Else a plain write of this thread in this phase: it stays the one that others conflict with.
   }
@@ -180,93 +192,94 @@ static __attribute__((noinline)) int note_written(struct Context *c, uint64_t of
 static __attribute__((noinline)) int save(struct Context *c, uint64_t page) {
   uint8_t *copy = malloc(PAGE);
   if (!copy) return 0;
-  memcpy(copy, c->memory + (page << PAGE_SHIFT), PAGE);
+  const uint64_t start = page << PAGE_SHIFT;
+  memcpy(copy, c->memory + start, c->bytes - start < PAGE ? c->bytes - start : PAGE);
   c->saved[page] = copy;
   return 1;
 }
 
-static inline const uint8_t *read_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread, int constant) {
+static inline const uint8_t *read_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w, int constant) {
   const struct Region *r = place(c, hint, address, width);
   if (UNLIKELY(!r)) return 0;
   const uint64_t offset = address - c->base;
   if (UNLIKELY(r->partly) && !is_written(c, offset, width)) return 0;
   touch(r->read, r, address - r->start, width);
-  if (r->watched && !note_read(c, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, thread, c->launch_start << CODE_BITS, constant))
+  if (r->watched && !note_read(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch, constant))
     return 0;
   return c->memory + offset;
 }
-static inline uint8_t *write_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread) {
+static inline uint8_t *write_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
   const struct Region *r = place(c, hint, address, width);
   if (UNLIKELY(!r || !r->writable || !r->watched)) return 0;
   const uint64_t offset = address - c->base;
   if (UNLIKELY(!c->saved[offset >> PAGE_SHIFT]) && !save(c, offset >> PAGE_SHIFT)) return 0;
   if (UNLIKELY(r->partly) && !note_written(c, offset, width)) return 0;
   touch(r->written, r, address - r->start, width);
-  if (!note_write(c, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, thread, c->launch_start << CODE_BITS)) return 0;
+  if (!note_write(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch)) return 0;
   return c->memory + offset;
 }
-static inline uint8_t *update_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread) {
+static inline uint8_t *update_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
   const struct Region *r = place(c, hint, address, width);
   if (UNLIKELY(!r || !r->writable || !r->watched)) return 0;
   const uint64_t offset = address - c->base;
   if (UNLIKELY(!c->saved[offset >> PAGE_SHIFT]) && !save(c, offset >> PAGE_SHIFT)) return 0;
   if (UNLIKELY(r->partly) && !is_written(c, offset, width)) return 0;
   touch(r->updated, r, address - r->start, width);
-  if (!note_update(c, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, thread, c->launch_start << CODE_BITS)) return 0;
+  if (!note_update(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch)) return 0;
   return c->memory + offset;
 }
 
-// Shared memory: a state of each granule, 0 if nothing has written it, 2 between variables.
+// Shared memory. Its granules that nothing has written have no writer of this block.
 static inline int is_in_shared(const struct Context *c, uint64_t address, uint32_t width) {
-  return address < c->shared_bytes && c->shared_bytes - address >= width && !(address & (width - 1));
+  const uint64_t offset = address - SHARED_START;
+  return offset < c->shared_bytes && c->shared_bytes - offset >= width && !(address & (width - 1));
 }
-static inline const uint8_t *read_shared(struct Context *c, uint64_t address, uint32_t width, uint32_t thread) {
+static inline const uint8_t *read_shared(struct Context *c, uint64_t address, uint32_t width, const struct Who *w) {
   if (UNLIKELY(!is_in_shared(c, address, width))) return 0;
-  const uint64_t g = address >> SHARED_SHIFT;
-  for (uint32_t i = 0; i < width >> SHARED_SHIFT; ++i) if (UNLIKELY(c->shared_state[g + i] != 1)) return 0;
-  if (!note_read(c, c->shared_granules + g, width >> SHARED_SHIFT, thread, c->block_start << CODE_BITS, 0)) return 0;
-  return c->shared + address;
-}
-static inline uint8_t *write_shared(struct Context *c, uint64_t address, uint32_t width, uint32_t thread) {
-  if (UNLIKELY(!is_in_shared(c, address, width))) return 0;
-  const uint64_t g = address >> SHARED_SHIFT;
+  struct Granule *g = c->shared_granules + (address >> SHARED_SHIFT);
   for (uint32_t i = 0; i < width >> SHARED_SHIFT; ++i) {
-    if (UNLIKELY(c->shared_state[g + i] == 2)) return 0;
-    c->shared_state[g + i] = 1;
+    const uint32_t writer = g[i].writer;
+    if (UNLIKELY(writer < w->block || (writer >= w->phase && !is_before(w, writer)))) return 0;
+    note_reader(w, &g[i], w->block);
   }
-  if (!note_write(c, c->shared_granules + g, width >> SHARED_SHIFT, thread, c->block_start << CODE_BITS)) return 0;
   return c->shared + address;
 }
-static inline uint8_t *update_shared(struct Context *c, uint64_t address, uint32_t width, uint32_t thread) {
+static inline uint8_t *write_shared(struct Context *c, uint64_t address, uint32_t width, const struct Who *w) {
   if (UNLIKELY(!is_in_shared(c, address, width))) return 0;
   const uint64_t g = address >> SHARED_SHIFT;
-  for (uint32_t i = 0; i < width >> SHARED_SHIFT; ++i) if (UNLIKELY(c->shared_state[g + i] != 1)) return 0;
-  if (!note_update(c, c->shared_granules + g, width >> SHARED_SHIFT, thread, c->block_start << CODE_BITS)) return 0;
-  return c->shared + address;
+  if (HAS_GAPS)
+    for (uint32_t i = 0; i < width >> SHARED_SHIFT; ++i) if (c->gaps[g + i]) return 0;
+  return note_write(w, c->shared_granules + g, width >> SHARED_SHIFT, w->block) ? c->shared + address : 0;
+}
+static inline uint8_t *update_shared(struct Context *c, uint64_t address, uint32_t width, const struct Who *w) {
+  if (UNLIKELY(!is_in_shared(c, address, width))) return 0;
+  struct Granule *g = c->shared_granules + (address >> SHARED_SHIFT);
+  for (uint32_t i = 0; i < width >> SHARED_SHIFT; ++i) if (g[i].writer < w->block) return 0;
+  return note_update(w, g, width >> SHARED_SHIFT, w->block) ? c->shared + address : 0;
 }
 
-static inline uint8_t *at_local(struct Context *c, uint64_t address, uint32_t width, uint32_t thread, int writes) {
+static inline uint8_t *at_local(struct Context *c, uint64_t address, uint32_t width, const struct Who *w, int writes) {
   if (UNLIKELY(address >= LOCAL_BYTES || LOCAL_BYTES - address < width || (address & (width - 1)))) return 0;
-  const uint64_t offset = (SUSPENDS ? (uint64_t)thread * LOCAL_BYTES : 0) + address;
+  const uint64_t offset = (SUSPENDS ? (uint64_t)w->thread * LOCAL_BYTES : 0) + address;
   if (writes) memset(c->local_state + offset, 1, width);
   else for (uint32_t i = 0; i < width; ++i) if (UNLIKELY(!c->local_state[offset + i])) return 0;
   return c->local + offset;
 }
 
-static const uint8_t *read_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread) {
-  if (address >> 32 == SHARED_WINDOW >> 32) return read_shared(c, address - SHARED_WINDOW, width, thread);
-  if (address >> 32 == LOCAL_WINDOW >> 32) return at_local(c, address - LOCAL_WINDOW, width, thread, 0);
-  return read_global(c, hint, address, width, thread, 0);
+static const uint8_t *read_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
+  if (address >> 32 == SHARED_WINDOW >> 32) return read_shared(c, address - SHARED_WINDOW, width, w);
+  if (address >> 32 == LOCAL_WINDOW >> 32) return at_local(c, address - LOCAL_WINDOW, width, w, 0);
+  return read_global(c, hint, address, width, w, 0);
 }
-static uint8_t *write_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread) {
-  if (address >> 32 == SHARED_WINDOW >> 32) return write_shared(c, address - SHARED_WINDOW, width, thread);
-  if (address >> 32 == LOCAL_WINDOW >> 32) return at_local(c, address - LOCAL_WINDOW, width, thread, 1);
-  return write_global(c, hint, address, width, thread);
+static uint8_t *write_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
+  if (address >> 32 == SHARED_WINDOW >> 32) return write_shared(c, address - SHARED_WINDOW, width, w);
+  if (address >> 32 == LOCAL_WINDOW >> 32) return at_local(c, address - LOCAL_WINDOW, width, w, 1);
+  return write_global(c, hint, address, width, w);
 }
-static uint8_t *update_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, uint32_t thread) {
-  if (address >> 32 == SHARED_WINDOW >> 32) return update_shared(c, address - SHARED_WINDOW, width, thread);
+static uint8_t *update_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
+  if (address >> 32 == SHARED_WINDOW >> 32) return update_shared(c, address - SHARED_WINDOW, width, w);
   if (address >> 32 == LOCAL_WINDOW >> 32) return 0;
-  return update_global(c, hint, address, width, thread);
+  return update_global(c, hint, address, width, w);
 }
 
 #define MOVES(bits) \

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from gemmgen.emulator.instructions.registry import MISUSE
 from gemmgen.emulator.memory import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, Region
 from gemmgen.emulator.native_runs import C_TYPES, CLASS_TYPES, PRELUDE, TRANSLATIONS, Run, Untranslated, compiled, effects, exact_options
 from gemmgen.emulator.program import Program
+from gemmgen.emulator.program_properties import of_program
 from gemmgen.emulator.ptx.syntax import (
     TYPE_BYTES,
     Address,
@@ -51,11 +53,11 @@ _MEMORY, _BLOCKS = (Path(__file__).with_name(name) for name in ("native_threads.
 _LONGEST = 12_000
 """Instructions of a kernel: the compiler's time grows faster than their number."""
 _MOST_LOCAL_BYTES = 64 << 20
-_PAGE_BYTES = 1 << 16
+PAGE_BYTES = 1 << 16
 LAST_TIME = (1 << 21) - 64
 _SECONDS_OF_A_STEP = 0.1
-_THREAD_LIMIT = 1 << 33
-"""Instructions of one thread from which it seems to wait for another one."""
+_THREAD_LIMIT = 1 << 32
+"""Turns of loops of one thread from which it seems to wait for another one."""
 _STRONG = ("volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio")
 _UPDATES = {"add": "{old} + {value}", "and": "{old} & {value}", "or": "{old} | {value}", "xor": "{old} ^ {value}"}
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -115,10 +117,12 @@ class _Context(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("threads", "dynamic_bytes", "total_bytes")),
         *((name, ctypes.c_uint32) for name in ("now", "launch_start", "block_start", "phase_start")),
         ("warp_start", ctypes.c_uint32 * 32),
-        *((name, ctypes.c_void_p) for name in ("shared", "shared_state", "shared_template", "shared_granules")),
+        *((name, ctypes.c_void_p) for name in ("shared", "gaps", "shared_granules")),
         ("shared_bytes", ctypes.c_uint64),
         *((name, ctypes.c_void_p) for name in ("local", "local_state")),
-        *((name, ctypes.c_uint64) for name in ("thread_limit", "instructions")),
+        ("thread_limit", ctypes.c_uint64),
+        ("counts", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
         ("hints", ctypes.c_void_p),
         *((name, ctypes.c_int32) for name in ("why", "place")),
     ]
@@ -205,7 +209,7 @@ class _Thread(Run):
         lines = [f"t->x[{place}] = {value};" for place, value in enumerate(values) if value]
         lines += [f"t->s[{slot}] = {variable};" for variable, slot in saved]
         stop = "IN_WARP" if not kind.startswith("BARRIER") else "AT_BARRIER"
-        lines += [f"t->steps = n; t->at = {site + 1}; t->site = {site}; return {stop};", f"resume_{site}:;"]
+        lines += [f"t->turns = n; t->at = {site + 1}; t->site = {site}; return {stop};", f"resume_{site}:;"]
         lines += [f"{variable} = t->s[{slot}];" for variable, slot in saved]
         self.emit(inst, [*lines, *then])
 
@@ -229,15 +233,15 @@ def _pointer(run: _Thread, inst: Instruction, operand: Operand, width: int, kind
     """The call that checks an access and returns where its bytes are."""
     space, address = space_name(inst, operand, run.binder), run.address(inst, operand)
     if space == "shared":
-        return f"{kind}_shared(c, {address}, {width}, thread)"
+        return f"{kind}_shared(c, {address}, {width}, &w)"
     if space == "local":
         if kind == "update":
             raise Untranslated("an atomic operation on local memory")
-        return f"at_local(c, {address}, {width}, thread, {int(kind == 'write')})"
+        return f"at_local(c, {address}, {width}, &w, {int(kind == 'write')})"
     if space == "generic":
-        return f"{kind}_generic(c, {run.hint()}, {address}, {width}, thread)"
+        return f"{kind}_generic(c, {run.hint()}, {address}, {width}, &w)"
     constant = f", {int(inst.has('nc'))}" if kind == "read" else ""
-    return f"{kind}_global(c, {run.hint()}, {address}, {width}, thread{constant})"
+    return f"{kind}_global(c, {run.hint()}, {address}, {width}, &w{constant})"
 
 
 def _load(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
@@ -482,7 +486,7 @@ def _end(run: _Thread, block: BasicBlock, live: frozenset[str]) -> None:
             cases = [f"case {place}: {_jump(block, target)}" for place, target in enumerate(block.targets)]
             run.emit(inst, [f"switch ({run.read(inst, inst.operands[0], 'u32')}) {{", *cases, f"default: GIVE_UP({inst.line}); }}"])
         case "ret" | "exit":
-            run.emit(inst, ["t->steps = n; return EXITED;"])
+            run.emit(inst, ["return EXITED;"])
         case "trap":
             run.emit(inst, [f"GIVE_UP({inst.line});"])
         case "bar" | "barrier":
@@ -496,7 +500,7 @@ def _end(run: _Thread, block: BasicBlock, live: frozenset[str]) -> None:
 def _jump(block: BasicBlock, target: int) -> str:
     if target > block.index:
         return f"goto L{target};"
-    return f"{{ if (UNLIKELY(n > c->thread_limit)) GIVE_UP(-1); goto L{target}; }}"
+    return f"{{ if (UNLIKELY(++n > c->thread_limit)) GIVE_UP(-1); goto L{target}; }}"
 
 
 def _barrier(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
@@ -555,7 +559,7 @@ def translation(program: Program) -> tuple[str, bool, int, int, int]:
             read, written = effects(inst)
             live = (live - written) | read
         behind.reverse()
-        texts.append(f"L{block.index}:; n += {len(block.body) + len(ending)};")
+        texts.append(f"L{block.index}:; ++counts[{block.index}];")
         for inst, after in zip(block.body, behind, strict=False):
             run.statements.clear()
             _follow(run, inst)
@@ -575,6 +579,8 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
     constants = {
         "GRANULE_SHIFT": shifts[0],
         "SHARED_SHIFT": shifts[1],
+        "SHARED_START": f"{program.shared_start}ull",
+        "HAS_GAPS": int(bool(program.shared_gaps)),
         "LOCAL_BYTES": program.local_bytes,
         "SUSPENDS": int(bool(run.sites)),
         "SAVED": len(run.slots),
@@ -590,7 +596,9 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
     cases = [f"case {site + 1}: goto resume_{site};" for site in run.resumes]
     body = [
         "static int run_thread(struct Context *c, struct Thread *t) {",
-        "int32_t *const hints = c->hints; const uint32_t thread = t->number; uint64_t n = t->steps; (void)thread; (void)hints;",
+        "int32_t *const hints = c->hints; uint64_t n = t->turns; const struct Who w = who_runs(c, t->number);",
+        "const uint32_t thread = t->number; (void)thread; (void)hints; (void)n;",
+        "uint64_t *const restrict counts = c->counts;",
         *variables,
         *([f"switch (t->at) {{ case 0: break; {' '.join(cases)} }}"] if cases else []),
         *texts,
@@ -627,6 +635,12 @@ def kernel_of(program: Program) -> Kernel | None:
     return Kernel(program, library, *facts)
 
 
+@of_program
+def remembered_kernel(program: Program) -> Kernel | None:
+    """`kernel_of`, remembered."""
+    return kernel_of(program)
+
+
 # -- launches --------------------------------------------------------------------------------------------------
 
 
@@ -654,11 +668,20 @@ class Clock:
 class Outcome:
     """A launch that has run to its end without hazards."""
 
-    instructions: int
+    executions: list[int]
+    """Of each basic block, by threads."""
     unwritten: dict[int, np.ndarray]
     """Flags of the bytes of pages that the launch has written to, where something was unwritten before."""
     met: frozenset[int]
     """Regions that were accessed, by their starts."""
+
+    def instructions(self, program: Program) -> Counter[str]:
+        """Instructions by opcode, summed over threads."""
+        counts: Counter[str] = Counter()
+        for block, executed in zip(program.blocks, self.executions, strict=True):
+            for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])) if executed else ():
+                counts[inst.opcode] += executed
+        return counts
 
 
 Flags = tuple[np.ndarray, np.ndarray, np.ndarray, int]
@@ -696,13 +719,13 @@ def run(
         entry = table[place]
         entry.start, entry.size = GLOBAL_BASE + region.start, region.stop - region.start
         entry.writable, entry.watched = region.writable, region.writable and region.start in may_write
-        first, last = region.start // _PAGE_BYTES, (max(region.stop, region.start + 1) - 1) // _PAGE_BYTES
+        first, last = region.start // PAGE_BYTES, (max(region.stop, region.start + 1) - 1) // PAGE_BYTES
         entry.partly = bool(pages[first : last + 1].any())
         if region.start in flags:
             read, written, updated, unit = flags[region.start]
             entry.read, entry.written, entry.updated = read.ctypes.data, written.ctypes.data, updated.ctypes.data
             entry.unit_shift = unit.bit_length() - 1
-    count = -(-len(memory) // _PAGE_BYTES)
+    count = -(-len(memory) // PAGE_BYTES)
     state = np.ascontiguousarray(pages[:count])
     tables = np.zeros((2, count), np.uint64)
     own = np.zeros(count, np.uint8)
@@ -710,11 +733,11 @@ def run(
         if page < count and state[page]:
             tables[0, page] = known.ctypes.data
     size = needed + program.shared_gap_bytes
-    shared, template = np.zeros(size + 16, np.uint8), _template(kernel, size)
-    states = template.copy()
-    shared_granules = np.zeros(len(template), np.uint64)
+    shared, gaps = np.zeros(size + 16, np.uint8), _gaps(kernel, size)
+    shared_granules = np.zeros(len(gaps), np.uint64)
     local = np.zeros((2, max(program.local_bytes * (threads if kernel.suspends else 1), 1)), np.uint8)
     hints = np.zeros(kernel.hints, np.int32)
+    counts = np.zeros(len(program.blocks), np.uint64)
     context.memory, context.base = memory.ctypes.data, GLOBAL_BASE
     context.regions, context.region_count = ctypes.addressof(table), len(regions)
     context.granules, context.page_state, context.own_flags = granules.ctypes.data, state.ctypes.data, own.ctypes.data
@@ -722,10 +745,11 @@ def run(
     context.grid[:], context.block[:], context.threads = grid, block, threads
     context.dynamic_bytes, context.total_bytes = dynamic, needed
     context.now = context.launch_start = clock.now
-    context.shared, context.shared_state, context.shared_template = shared.ctypes.data, states.ctypes.data, template.ctypes.data
-    context.shared_granules, context.shared_bytes = shared_granules.ctypes.data, size
+    context.shared, context.gaps, context.shared_granules = shared.ctypes.data, gaps.ctypes.data, shared_granules.ctypes.data
+    context.shared_bytes = max(size - program.shared_start, 0)
     context.local, context.local_state = local[0].ctypes.data, local[1].ctypes.data
     context.thread_limit, context.hints = _THREAD_LIMIT, hints.ctypes.data
+    context.counts, context.bytes = counts.ctypes.data, len(memory)
     total, done, step, succeeded = grid[0] * grid[1] * grid[2], 0, 1, False
     try:
         while done < total:
@@ -741,22 +765,21 @@ def run(
         succeeded = True
         left = {page: _flags_at(int(tables[0, page])) for page in np.flatnonzero(own).tolist()}
         met = frozenset(regions[place].start for place in range(len(regions)) if table[place].met)
-        return Outcome(context.instructions, left, met)
+        return Outcome(counts.tolist(), left, met)
     finally:
         clock.now = context.now
         library.finish(ctypes.byref(context), count, not succeeded)
 
 
-def _template(kernel: Kernel, size: int) -> np.ndarray:
-    """The state of a block's shared memory at its start: 2 for granules between variables, else 0."""
+def _gaps(kernel: Kernel, size: int) -> np.ndarray:
+    """1 for the granules of shared memory between variables, else 0."""
     granule = 1 << kernel.shared_shift
-    template = np.zeros((size >> kernel.shared_shift) + 2, np.uint8)
-    template[: -(-kernel.program.shared_start // granule)] = 2
+    gaps = np.zeros((size >> kernel.shared_shift) + 2, np.uint8)
     for start, stop in kernel.program.shared_gaps:
-        template[-(-start // granule) : stop // granule] = 2
-    return template
+        gaps[-(-start // granule) : stop // granule] = 1
+    return gaps
 
 
 def _flags_at(address: int) -> np.ndarray:
-    raw = (ctypes.c_uint8 * _PAGE_BYTES).from_address(address)
+    raw = (ctypes.c_uint8 * PAGE_BYTES).from_address(address)
     return np.frombuffer(raw, np.bool_).copy()

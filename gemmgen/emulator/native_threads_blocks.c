@@ -98,7 +98,7 @@ static void begin_anew(struct Context *c) {
       known->reader = known->reader < start ? 0 : 1 << CODE_BITS | (known->reader & (CODES - 1));
     }
   }
-  if (c->shared_bytes) memset(c->shared_granules, 0, ((c->shared_bytes >> SHARED_SHIFT) + 1) * sizeof *c->shared_granules);
+  if (c->shared_bytes) memset(c->shared_granules, 0, ((c->shared_bytes + SHARED_START >> SHARED_SHIFT) + 1) * sizeof *c->shared_granules);
   c->launch_start = 1;
   c->now = 1;
 }
@@ -109,9 +109,6 @@ static int run_block(struct Context *c, struct Thread *threads, uint64_t block) 
   if (c->now >= LAST_TIME / 2) begin_anew(c);
   c->block_start = c->phase_start = ++c->now;
   memset(c->warp_start, 0, sizeof c->warp_start);
-  if (c->shared_bytes) {
-    memcpy(c->shared_state, c->shared_template, (c->shared_bytes >> SHARED_SHIFT) + 1);
-  }
   if (!SUSPENDS) {
     struct Thread *t = threads;
     memcpy(t->ctaid, at, sizeof at);
@@ -119,10 +116,9 @@ static int run_block(struct Context *c, struct Thread *threads, uint64_t block) 
       t->number = number;
       t->tid[0] = number % c->block[0], t->tid[1] = number / c->block[0] % c->block[1], t->tid[2] = number / c->block[0] / c->block[1];
       t->at = 0;
-      t->steps = 0;
+      t->turns = 0;
       if (LOCAL_BYTES) memset(c->local_state, 0, LOCAL_BYTES);
       if (run_thread(c, t) != EXITED) return GIVEN_UP;
-      c->instructions += t->steps;
     }
     return EXITED;
   }
@@ -132,7 +128,7 @@ static int run_block(struct Context *c, struct Thread *threads, uint64_t block) 
     t->number = number;
     t->tid[0] = number % c->block[0], t->tid[1] = number / c->block[0] % c->block[1], t->tid[2] = number / c->block[0] / c->block[1];
     t->at = 0;
-    t->steps = 0;
+    t->turns = 0;
     t->state = RUNNING;
   }
   if (LOCAL_BYTES) memset(c->local_state, 0, (uint64_t)LOCAL_BYTES * count);
@@ -168,7 +164,6 @@ static int run_block(struct Context *c, struct Thread *threads, uint64_t block) 
       threads[number].r[0] = kind == BARRIER_POPC ? votes : kind == BARRIER_AND ? votes == count : votes > 0;
     }
   }
-  for (uint32_t number = 0; number < count; ++number) c->instructions += threads[number].steps;
   return EXITED;
 }
 
@@ -186,7 +181,8 @@ int64_t run_blocks(struct Context *c, int64_t first, int64_t count) {
 void finish(struct Context *c, int64_t pages, int undo) {
   for (int64_t page = 0; page < pages; ++page) {
     if (c->saved[page]) {
-      if (undo) memcpy(c->memory + (page << PAGE_SHIFT), c->saved[page], PAGE);
+      const uint64_t start = (uint64_t)page << PAGE_SHIFT;
+      if (undo) memcpy(c->memory + start, c->saved[page], c->bytes - start < PAGE ? c->bytes - start : PAGE);
       free(c->saved[page]);
       c->saved[page] = 0;
     }
