@@ -32,8 +32,6 @@ LOCAL_LIMIT = 512 * 1024
 MEMORY_LIMIT = 1 << 30
 """Bytes for the registers and the local memory of one block, and for a module's variables. Arguments have a separate limit."""
 STEP_LIMIT = 5_000_000
-_COMPILED_FROM = 50_000_000
-"""Instructions, as far as they can be foreseen, from which a launch is tried by compiled code."""
 _IN_PARTS = 2
 """The state of a page some of whose bytes nothing has written, as native_threads.c has it."""
 
@@ -248,7 +246,7 @@ def _run_compiled(waves: Waves, progress: Progress | None) -> bool:
     """Runs a large launch by compiled code; False, with nothing changed, if it may have hazards or the kernel cannot be compiled."""
     program, memory = waves.program, waves.memory
     unfit = waves.arithmetic is not REAL or memory.maps or int(np.prod(waves.cluster)) != 1 or waves.explicit_cluster
-    if unfit or native_threads.expected_work(program, waves.grid, waves.block) < _COMPILED_FROM:
+    if unfit or native_threads.expected_work(program, waves.grid, waves.block) < native_threads.LARGE_LAUNCH:
         return False
     kernel = native_threads.remembered_kernel(program)
     if kernel is None or kernel.failures >= native_threads.MOST_FAILURES:

@@ -88,6 +88,8 @@ MOST_FAILURES = 2
 """Launches of a kernel in a row that were given up, after which none is tried any more."""
 ENOUGH_WORK = 1_000_000
 """Instructions, as far as they can be foreseen, from which a kernel is compiled."""
+LARGE_LAUNCH = 50_000_000
+"""Such instructions from which a launch without a device is tried by compiled code."""
 _TURNS = 20
 """Foreseen turns of a loop."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemmgen.emulator import Device, native_threads
+from gemmgen.emulator import Device, launch, native_threads
 from gemmgen.emulator.device import DeviceLaunch
 from gemmgen.emulator.memory import GLOBAL_BASE
 from tests.emulator.test_native import needs_compiler
@@ -130,3 +130,19 @@ def test_times_that_run_out_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     _, found, was_compiled = launched(CLEAN["sums of all blocks"], monkeypatch, 0, almost)
     _, expected, _ = launched(CLEAN["sums of all blocks"], monkeypatch, 1 << 60)
     assert was_compiled and found == expected
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["a tile", "sums of all blocks", "writes that a barrier orders"])
+def test_a_large_launch_without_a_device_is_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def left(large: int) -> tuple[list[list[int]], dict[str, int], int]:
+        monkeypatch.setattr(native_threads, "LARGE_LAUNCH", large)
+        x, y, z = (np.arange(BYTES // 4, dtype=np.uint32) % 7 for _ in range(3))
+        result = launch(KERNEL.replace("BODY", CLEAN[name]), grid=BLOCKS, block=THREADS, args=[x, y, z], hazards=True)
+        return [x.tolist(), y.tolist(), z.tolist()], result.instructions, result.waves
+
+    ran: list[object] = []
+    original = native_threads.run
+    monkeypatch.setattr(native_threads, "run", lambda *what: ran.append(outcome := original(*what)) or outcome)
+    assert left(0) == left(1 << 60)
+    assert len(ran) == 1 and ran[0] is not None
