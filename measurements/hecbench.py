@@ -22,6 +22,15 @@ from pathlib import Path
 
 SAMPLE = 200
 ARGUMENTS = Path(__file__).with_name("hecbench.json")
+MAKE = {"dslash": "EXTRA_CFLAGS=-DITERATIONS=1", "hexciton": "EXTRA_CFLAGS='-DNUM_ITERATIONS=2 -DNUM=256'"}
+"""Sizes that a program takes from the compiler's command line."""
+FILES = {
+    "log2": (
+        "small.config",
+        "ceilingVal 1000\nnumRepeats 1\nprecisions_count 19\nbits_of_precision 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 18 20 23\n",
+    )
+}
+"""Input files by which a program takes its sizes."""
 NO_DATA = frozenset(["bitcracker", "bmf", "cm", "daphne", "easyWave", "gd", "haversine", "heartwall", "kmeans", "logic-resim", "lr"])
 """Programs whose command line or source names files that the repository lacks."""
 _SOURCES = (".cu", ".cpp", ".c", ".cc", ".h", ".hpp", ".cuh", ".inl")
@@ -54,6 +63,8 @@ def sample(root: Path) -> list[str]:
 
 def executable(folder: Path) -> str:
     """The program that a Makefile builds."""
+    if folder.name == "ans-cuda":
+        return "bin/main"
     makefile = folder / "Makefile"
     found = re.search(r"^program\s*=\s*(\S+)", makefile.read_text(errors="replace"), re.MULTILINE) if makefile.exists() else None
     return found.group(1) if found else "main"
@@ -62,7 +73,10 @@ def executable(folder: Path) -> str:
 def run(root: Path, name: str, arguments: str, limit: int) -> dict[str, object]:
     """Builds and runs one program."""
     folder = root / f"{name}-cuda"
-    build = f"timeout {limit} make -k ARCH=sm_80 >build.log 2>&1"
+    build = f"timeout {limit} make -k ARCH=sm_80 {MAKE.get(name, '')} >build.log 2>&1"
+    if name in FILES:
+        file, content = FILES[name]
+        (folder / file).write_text(content)
     command = ["gemmgen", "run", "--json", "--repeats", "2", "--seconds", str(limit), "--build", build, f"./{executable(folder)}", "--"]
     command += shlex.split(arguments)
     record: dict[str, object] = {"name": name, "arguments": arguments, "ended": False}
