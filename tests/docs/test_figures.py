@@ -76,6 +76,20 @@ def weights(shape: str, column: int) -> str:
     return row[0].split("|")[column].strip()
 
 
+def planes(start: str, column: int) -> str:
+    """A figure of the first row of float32 by planes that begins with some cells; of errors, the ratio without its case."""
+    row = re.search(rf"^\| {start} \|.*$", (ROOT / "measurements" / "f32_planes.md").read_text(), re.MULTILINE)
+    assert row, start
+    return row[0].split("|")[column].split("(")[0].strip()
+
+
+def split_rows(start: str, column: int) -> str:
+    """A time of a product of few rows in float32, in microseconds."""
+    row = re.search(rf"^\| {start} \|.*$", (ROOT / "measurements" / "f32_split.md").read_text(), re.MULTILINE)
+    assert row, start
+    return row[0].split("|")[column].strip()
+
+
 def way(name: str) -> str:
     """Speed of a way to multiply 4096 x 4096 x 4096 on tensor cores, over that of cuBLAS."""
     row = re.search(rf"^\| {name} \|.*$", (ROOT / "measurements" / "tensor_ways.md").read_text(), re.MULTILINE)
@@ -172,6 +186,13 @@ MEASURED: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("quantised_weights", " {} µs ([measurements", lambda: weights("1024 × 4096 × 4096", 5)),
     ("quantised_weights", "for 128 weights: {} bytes", lambda: f"{(128 * 4 + 16 + 16) / 8 / 128:.2f}"),
     ("quantised_weights", ", or {} bits", lambda: f"{(128 * 4 + 16 + 16) / 128:.2f}"),
+    ("float32", "25 shapes reach {} times cuBLAS's speed", lambda: stated("sgemm.md", "Geometric mean of cuBLAS's time over the best")),
+    ("float32", "**Gain.** {} times cuBLAS's speed for 4096", lambda: planes(r"nt \| 4096×4096×4096", 8)),
+    ("float32", "errors is {} times cuBLAS's", lambda: planes(r"f16x3, plain sums \| from 64 on", 6)),
+    ("float32", "over all data and depths, is {}.", lambda: planes(r"f16x3 \| from 64 on", 6)),
+    ("float32", "speed: {} times cuBLAS's for 4096", lambda: planes(r"nt \| 4096×4096×4096", 6)),
+    ("float32", "64 rows by 4096 × 4096 take {} µs on an H100", lambda: split_rows(r"64 \| 4096 \| 4096", 4)),
+    ("float32", "where cuBLAS takes {} µs and", lambda: split_rows(r"64 \| 4096 \| 4096", 6)),
     ("roofline", "took {} ms", lambda: re.findall(r"--time ([\d.]+)ms", PAGES["roofline"].read_text())[0]),
 )
 """Page, words with a place for the figure, and the figure."""

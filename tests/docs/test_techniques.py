@@ -58,7 +58,7 @@ def test_a_story_ends_with_exercises_that_have_answers(page: Path) -> None:
     questions = re.split(r"^\d\. ", exercises, flags=re.MULTILINE)[1:]
     assert len(questions) >= 2
     commands = [re.search(r"^<!-- run .*-->\n```console\n\$ gemmgen .*\n.+", question, re.MULTILINE) for question in questions]
-    hidden = [re.search(r"<summary>Answer</summary>\n.+", question) for question in questions]
+    hidden = [re.search(r"<summary>Answer</summary>\s*\S", question) for question in questions]
     assert all(commands) or all(hidden)
 
 

@@ -37,7 +37,7 @@ def explained(overrides: list[str]) -> dict[tuple[str, str], str]:
     [
         (["mainloop.lanes=z_order"], "Tile hierarchy", "thread", "zig-zag"),
         (["mainloop.k_groups=2"], "Shared memory", "load sums", "64 x 4 bytes a lane: 64 wavefronts, 0 conflicts: the fewest possible"),
-        (["mainloop.shared_a.order=k_major"], "Shared memory", "", "reads of A are counted as in the source; the compiler may merge"),
+        (["mainloop.shared_a.order=k_major"], "Shared memory", "counted", "reads of A, as in the source; the compiler may merge"),
         (["mainloop.fragment=interleaved"], "Tile hierarchy", "rows of a thread", "every 8th"),
         (["rasterization.along=major", "rasterization.group=4"], "Blocks", "order of tiles", "bands of 4 tiles along n, traversed along m"),
         (["multiple_of.k=64"], "Blocks", "edges", "k is a multiple of 64: nothing is checked there; m, n may end"),

@@ -18,13 +18,15 @@ def sections(plan: RemaindersPlan) -> list[Section]:
 
 def _remainders(plan: RemaindersPlan) -> Lines:
     scheme = plan.scheme
+    bound = f"no product exceeds half of 2^{scheme.product.bit_length() - 1}, by Cauchy and Schwarz"
+    scales = f"rows of A and columns of B are multiplied by powers of two, so large that {bound}, and rounded to integers"
+    bound = "at most k u |A||B|, u = 2^-53, that of multiply-adds; a last kernel computes tiles by multiply-adds if that is not certain, or"
+    error = f"{bound} if magnitudes exceed 2^{RANGE} or lie below 2^-{RANGE}"
     return (
-        ("scales", "rows of A and columns of B are multiplied by powers of two and rounded to integers;"),
-        ("", f"so large that no product exceeds half of 2^{scheme.product.bit_length() - 1}, by Cauchy and Schwarz"),
+        ("scales", scales),
         ("moduli", ", ".join(str(number) for number in scheme.numbers)),
         ("products", f"{scheme.count} of remainders in 8 bits, and one of magnitudes cut to 7 bits, which bounds |A||B| from below"),
         ("result", "the integer that the remainders determine, exact, without its scales"),
-        ("error", "at most k u |A||B|, u = 2^-53, that of multiply-adds; a last kernel computes by these the tiles for which that is"),
-        ("", f"not certain, and those with magnitudes beyond 2^{RANGE} or below 2^-{RANGE}"),
+        ("error", error),
         ("largest k", f"{LARGEST_K:,}"),
     )

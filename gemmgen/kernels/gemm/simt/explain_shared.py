@@ -28,19 +28,20 @@ def shared_memory_section(plan: SimtPlan, loop: TiledLoop) -> Section:
     """Regions, accesses with their wavefronts, and how they compare with the multiply-adds."""
     lines = [region.described for region in plan.shared_memory]
     lines += [(f"layout of {o.name}", _layout(o)) for o in (loop.a, loop.b)]
-    lines.append(
-        ("wavefronts", f"for one warp and one step along k; each serves up to {WAVEFRONT_BYTES} bytes from {BANKS} banks. A conflict")
-    )
-    lines.append(("", "is an extra one, because lanes need different words of one bank. The fewest: over all layouts and orders of lanes"))
+    served = f"for one warp and one step along k; each serves up to {WAVEFRONT_BYTES} bytes from {BANKS} banks"
+    conflict = "A conflict is an extra wavefront, because lanes need different words of one bank"
+    lines.append(("wavefronts", f"{served}. {conflict}. The fewest: over all layouts and orders of lanes"))
     stores, loads = loop.accesses[::2], [(loop.accesses[1], loop.a.fragment.lanes), (loop.accesses[3], loop.b.fragment.lanes)]
     lines += [(store.what, _cost(store, WARP)) for store in stores]
     lines += [(load.what, _cost(load, vectors)) for load, vectors in loads]
     if not loop.z_order and any(access.wavefronts - access.conflicts > fewest_wavefronts(access, vectors) for access, vectors in loads):
-        lines.append(("", "lanes that read the same address would share wavefronts if they were neighbours, as with lanes: z_order"))
+        lines.append(
+            ("order of lanes", "lanes that read the same address would share wavefronts if they were neighbours, as with lanes: z_order")
+        )
     joined = " and of ".join(o.name for o in (loop.a, loop.b) if _may_be_joined(loop, o))
     if joined:
-        lines.append(("", f"reads of {joined} are counted as in the source; the compiler may merge reads of adjacent k into"))
-        lines.append(("", "wider reads, which `gemmgen verify --counters` counts in the PTX"))
+        wider = "wider reads, which `gemmgen verify --counters` counts in the PTX"
+        lines.append(("counted", f"reads of {joined}, as in the source; the compiler may merge reads of adjacent k into {wider}"))
     lines.append(("beside arithmetic", _beside_arithmetic(plan, loop)))
     if loop.k_groups > 1:
         elements = loop.a.fragment.extent * loop.b.fragment.extent

@@ -51,11 +51,11 @@ def _planes(planes: PlanesPlan, staggered: bool) -> Lines:
     elif planes.together:
         leaves = f"the smaller ones first; their sum leaves the tensor core every {promoted} of k"
         rounded_off = f"in float32; each addition's rounding error is kept beside them{turns}"
+    below = f"and all rows and columns in double precision if k is below {planes.least_depth}"
     return (
         ("planes", f"{scheme.planes} of {kind} for each operand{scaled}; {made}"),
         ("products", f"{scheme.products} for one of float32; {leaves}"),
         ("sums", rounded_off if planes.compensated else "in float32"),
         ("error", f"at most c u |A||B|, u = 2^-24; c is {bounds}, that of multiply-adds k"),
-        ("holds", f"{held}; rows and columns with others a last kernel multiplies in float32, and all of them below"),
-        ("", f"k = {planes.least_depth} in double precision"),
+        ("holds", f"{held}; a last kernel multiplies rows and columns with other numbers in float32, {below}"),
     )

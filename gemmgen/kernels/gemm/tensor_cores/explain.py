@@ -57,17 +57,15 @@ def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
     if grid.cluster_k > 1:
         lines.append(("division of k", f"{grid.cluster_k} blocks of a cluster have a part each; {wording.collects}"))
     elif isinstance(division, StreamK):
-        text = "the steps of tiles that fill no whole round of blocks, and of one round more, are distributed evenly; the block with a"
-        lines += [
-            ("division of k", text),
-            ("", "tile's last step adds the other blocks' sums from the workspace, in the order of the blocks"),
-        ]
+        text = "the steps of tiles that fill no whole round of blocks, and of one more round, are distributed evenly"
+        adds = "the block with a tile's last step adds the other blocks' sums from the workspace, in the order of the blocks"
+        lines.append(("division of k", f"{text}; {adds}"))
     elif plan.slices > 1 or plan.cut_at_launch:
         slices = "as many slices as the dimension slices says" if plan.cut_at_launch else f"{plan.slices} slices"
         lines.append(("division of k", f"{slices}, whose sums {wording.adds}"))
     if grid.shares_both:
-        text = f"{grid.cluster_m} x {grid.cluster_n} blocks: those side by side along m copy parts of a tile of B to one another,"
-        lines += [("cluster", text), ("", "those side by side along n parts of a tile of A")]
+        text = f"{grid.cluster_m} x {grid.cluster_n} blocks: those side by side along m copy parts of a tile of B to one another"
+        lines.append(("cluster", f"{text}, those side by side along n parts of a tile of A"))
     elif wording.pair:
         lines.append(("pair", wording.pair))
     elif grid.sharers > 1:
@@ -75,9 +73,8 @@ def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
         lines.append(("cluster", f"{grid.sharers} blocks side by side along {axis} copy parts of one tile of {shared} to all of them"))
     lines += copied
     if plan.grouped:
-        lines.append(("groups", "blocks read where the rows of each group end, and count its tiles, from the first group on"))
-        if grid.skips_rows:
-            lines.append(("", "groups of warps without existing rows in a tile skip it, so that the tile takes less time"))
+        skips = "; groups of warps without existing rows in a tile skip it, so that the tile takes less time" if grid.skips_rows else ""
+        lines.append(("groups", f"blocks read where the rows of each group end, and count its tiles, from the first group on{skips}"))
     lines.append(("edges", f"elements outside a matrix are filled with 0 {wording.filler}and not stored"))
     if plan.spec.early_launch:
         lines.append(("launch", "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"))

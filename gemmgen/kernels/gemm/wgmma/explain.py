@@ -101,8 +101,8 @@ def _shared(plan: WgmmaPlan, loop: WarpgroupLoop) -> Lines:
     sizes, by = f"{SPAN_BYTES}", "the row's last 3 bits"
     if loop.a.row_bytes < SPAN_BYTES:
         sizes, by = f"{loop.a.row_bytes} or {SPAN_BYTES}", "bits of the row's number"
-    lines.append(("layout", f"rows of {sizes} bytes, whose 16-byte pieces are permuted by an exclusive or with {by},"))
-    lines.append(("", "as the copy engine writes them and matrix instructions read them: no bank conflicts"))
+    permuted = f"rows of {sizes} bytes, whose 16-byte pieces are permuted by an exclusive or with {by}"
+    lines.append(("layout", f"{permuted}, as the copy engine writes them and matrix instructions read them: no bank conflicts"))
     blocks = loop.min_blocks_per_sm
     lines.append(("occupancy", f"{blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"))
     return tuple(lines)
@@ -113,5 +113,5 @@ def _results(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
         return results(plan, wording)
     size = loop.staging.columns * plan.matrix_c.element_bytes
     stored = f"through shared memory, from where the copy engine takes boxes of 64 rows of {size} bytes"
-    beyond = (("", "64 rows that reach into the next group leave row by row, in units of 16 bytes"),) if plan.grouped else ()
+    beyond = (("last rows", "64 rows that reach into the next group leave row by row, in units of 16 bytes"),) if plan.grouped else ()
     return results(plan, wording, stored, beyond)
