@@ -6,25 +6,17 @@ One spec in eight, at least one of every template, folder and architecture, and 
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
-from sampling import ALL, sampled
+from sampling import ALL, planned, sampled
 
 import gemmgen
 from gemmgen.hardware.cpu import CpuArchitecture, runs_here
-from gemmgen.kernels.family import InstancePlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.verification.oracle import oracle_of
 
 SPECS = shipped_specs()
 ONE_SPEC_IN = 8
 ONE_CASE_IN = 1 if ALL else 16
-
-
-@cache
-def planned(name: str) -> InstancePlan:
-    return gemmgen.plan(SPECS[name])
 
 
 def form(name: str) -> object:

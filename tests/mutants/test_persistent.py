@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sampling import sampled
+from sampling import planned, sampled
 
 import gemmgen
 from gemmgen.kernels.shipped import shipped_specs
@@ -21,7 +21,7 @@ from .trials import Subject, try_mutant
 DEEP = "conv2d/wgmma/int8/64x64_deep"
 
 
-PLANS = {name: plan for name, path in shipped_specs().items() if shares_out_tiles(plan := gemmgen.plan(path))}
+PLANS = {name: plan for name in shipped_specs() if shares_out_tiles(plan := planned(name))}
 """All kernels whose blocks share out tiles."""
 
 
