@@ -6,12 +6,13 @@ The numbers P and M are factors of the array's size; each of these facts is a sm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import z3
 
 from gemmgen.proof.contract import Array
 from gemmgen.proof.knowledge import Knowledge
+from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.values import Condition, Term, as_term
 
 MAX_FACTORS = 6
@@ -22,13 +23,117 @@ def within_rows(known: Knowledge, offset: z3.ArithRef, array: Array, count: int,
     if len(array.shape) != 1 or array.strides != (1,):
         return False
     extent = _factors(known, array.shape[0])
-    index = _divided(offset, array.element_bytes)
-    if extent is None or index is None:
+    if extent is None:
         return False
     number, factors = extent
     if len(factors) < 2:
         return False
-    return _inside(known, index, count, number, factors, max(1, width // array.element_bytes), premises)
+    if _in_plane(known, offset, array, count, number, factors, max(1, width // array.element_bytes), premises):
+        return True
+    index = _divided(offset, array.element_bytes)
+    return index is not None and _inside(known, index, count, number, factors, max(1, width // array.element_bytes), premises)
+
+
+def _in_plane(
+    known: Knowledge,
+    offset: z3.ArithRef,
+    array: Array,
+    count: int,
+    number: int,
+    factors: Sequence[z3.ArithRef],
+    multiple: int,
+    premises: Sequence[Condition],
+) -> bool:
+    """True if an offset is ``s E + e`` with ``0 <= s < S`` and ``0 <= e < E``, in S planes of E elements, where E and e are multiples of
+    ``count``, and of the alignment."""
+    if number % count or number % multiple:
+        return False
+    names: dict[object, int] = {}
+    whole = _alike(known, known.polynomials.of(offset), names)
+    for place, planes in enumerate(factors):
+        rest = [factor for other, factor in enumerate(factors) if other != place]
+        for plane in _sizes(number, rest):
+            parts = _quotient(known, whole, _alike(known, known.polynomials.of(plane), names), array.element_bytes)
+            if parts is None:
+                continue
+            plane_number, inner = parts
+
+            def proves(goal: Condition) -> bool:
+                return known.solver.proves(premises, goal)
+
+            return (
+                proves(z3.And(plane_number >= 0, plane_number < planes))
+                and proves(inner >= 0)
+                and proves(inner < plane)
+                and (count == 1 or proves(inner % count == 0))
+                and (multiple == 1 or proves(inner % multiple == 0))
+            )
+    return False
+
+
+def _sizes(number: int, factors: Sequence[z3.ArithRef]) -> list[z3.ArithRef]:
+    """A product, and its form in which a multiple of a quotient is a dividend without its remainder."""
+    found = [z3.Product(z3.IntVal(number), *factors)]
+    for place, factor in enumerate(factors):
+        if factor.decl().kind() == z3.Z3_OP_IDIV and z3.is_int_value(factor.arg(1)) and not number % factor.arg(1).as_long():
+            dividend, divisor = factor.children()
+            others = [other for at, other in enumerate(factors) if at != place]
+            found.append(z3.Product(z3.IntVal(number // divisor.as_long()), *others, dividend - dividend % divisor))
+    return found
+
+
+def _alike(known: Knowledge, form: Mapping[Monomial, int], names: dict[object, int]) -> dict[Monomial, int]:
+    """A sum in which equal remainders, of sums in another order, have one number."""
+
+    def name(factor: int) -> int:
+        term = known.polynomials.term(factor)
+        if term.decl().kind() != z3.Z3_OP_MOD:
+            return factor
+        dividend, divisor = (tuple(sorted(known.polynomials.of(part).items())) for part in term.children())
+        return names.setdefault((dividend, divisor), factor)
+
+    found: dict[Monomial, int] = {}
+    for monomial, times in form.items():
+        alike = tuple(sorted(map(name, monomial)))
+        found[alike] = found.get(alike, 0) + times
+    return {monomial: times for monomial, times in found.items() if times}
+
+
+def _quotient(
+    known: Knowledge, whole: Mapping[Monomial, int], plane: Mapping[Monomial, int], size: int
+) -> tuple[z3.ArithRef, z3.ArithRef] | None:
+    """Quotient and remainder of a sum, in units of some bytes, by the size of a plane; the remainder has no product of unknowns."""
+    leading = max(plane, key=len)
+    if len(leading) < 2:
+        return None
+    quotient: dict[Monomial, int] = {}
+    for monomial, times in whole.items():
+        left = list(monomial)
+        if all(left.count(factor) >= leading.count(factor) for factor in leading):
+            for factor in leading:
+                left.remove(factor)
+            if times % (plane[leading] * size):
+                return None
+            quotient[tuple(left)] = times // (plane[leading] * size)
+    if not quotient:
+        return None
+    rest = dict(whole)
+    for one, times in quotient.items():
+        for other, more in plane.items():
+            monomial = tuple(sorted((*one, *other)))
+            rest[monomial] = rest.get(monomial, 0) - times * more * size
+    rest = {monomial: times for monomial, times in rest.items() if times}
+    if any(times % size or len(monomial) > 1 for monomial, times in rest.items()):
+        return None
+    inner = {monomial: times // size for monomial, times in rest.items()}
+    return _sum(known, quotient), _sum(known, inner)
+
+
+def _sum(known: Knowledge, form: Mapping[Monomial, int]) -> z3.ArithRef:
+    total: z3.ArithRef = z3.IntVal(0)
+    for monomial, times in form.items():
+        total = total + z3.Product(z3.IntVal(times), *map(known.polynomials.term, monomial))
+    return total
 
 
 def _factors(known: Knowledge, extent: Term) -> tuple[int, list[z3.ArithRef]] | None:
