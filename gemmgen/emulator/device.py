@@ -507,8 +507,7 @@ class Device:
         memory = _LaunchMemory(self, program, parameters)
         written = destinations(program)
         watched = memory.regions if written is None else memory.regions_behind(written)
-        touched = {region.start: Touched.nothing_of(region) for region in memory.regions if region.start and tracks}
-        flags = {start: (each.read, each.written, each.atomic, each.unit) for start, each in touched.items()}
+        units = {region.start: touched_unit(region.stop - region.start) for region in memory.regions if region.start and tracks}
         outcome = native_threads.run(
             known.compiled,
             memory.data,
@@ -516,7 +515,7 @@ class Device:
             watched,
             self._pages,
             self._unwritten,
-            flags,
+            units,
             self._clock,
             grid,
             block,
@@ -529,8 +528,9 @@ class Device:
         known.compiled.failures = 0
         for page, unwritten in outcome.unwritten.items():
             self.note_page(page, unwritten)
-        met = tuple(each for start, each in touched.items() if start in outcome.met)
-        return DeviceLaunch(kernel, grid, block, sum(outcome.instructions(program).values()), (), None, "", met, program=program)
+        by_start = {region.start: region for region in memory.regions}
+        touched = tuple(Touched(by_start[start], units[start], *flags) for start, flags in outcome.flags.items())
+        return DeviceLaunch(kernel, grid, block, sum(outcome.instructions(program).values()), (), None, "", touched, program=program)
 
     def _snapshot(self) -> list[tuple[int, np.ndarray]] | None:
         """Copies of all allocations; None if they are too large."""

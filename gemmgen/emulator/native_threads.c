@@ -17,7 +17,8 @@ struct Who { uint32_t thread, warp, me, many, of_warp, blocks, launch, block, ph
 
 struct Region {
   uint64_t start, size;
-  uint8_t *read, *written, *updated;  // flags of units; null: none
+  uint8_t *read, *written, *updated;  // flags of units; null: none yet
+  uint64_t units;  // 0 if nobody asks for flags
   int32_t unit_shift;
   uint8_t writable, watched, partly, met;  // partly: some page is not wholly written; met: an access has
 };
@@ -70,7 +71,7 @@ static __attribute__((noinline)) int64_t region_of(const struct Context *c, uint
 }
 
 // The region of an access of `width` bytes; null if there is none, or if the address is no multiple of the width.
-static inline const struct Region *place(const struct Context *c, int32_t *hint, uint64_t address, uint32_t width) {
+static inline struct Region *place(const struct Context *c, int32_t *hint, uint64_t address, uint32_t width) {
   struct Region *r = &c->regions[*hint];
   uint64_t offset = address - r->start;
   if (UNLIKELY(offset >= r->size || r->size - offset < width)) {
@@ -85,8 +86,10 @@ static inline const struct Region *place(const struct Context *c, int32_t *hint,
   return address & (width - 1) ? 0 : r;
 }
 
-static inline void touch(uint8_t *flags, const struct Region *r, uint64_t offset, uint32_t width) {
-  if (!flags) return;
+static __attribute__((noinline)) uint8_t *new_flags(const struct Region *r) { return r->units ? calloc(r->units, 1) : 0; }
+static inline void touch(uint8_t **place, const struct Region *r, uint64_t offset, uint32_t width) {
+  if (UNLIKELY(!*place) && !(*place = new_flags(r))) return;
+  uint8_t *flags = *place;
   if (r->unit_shift == 0) {
     memset(flags + offset, 1, width);
   } else {
@@ -199,32 +202,32 @@ static __attribute__((noinline)) int save(struct Context *c, uint64_t page) {
 }
 
 static inline const uint8_t *read_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w, int constant) {
-  const struct Region *r = place(c, hint, address, width);
+  struct Region *r = place(c, hint, address, width);
   if (UNLIKELY(!r)) return 0;
   const uint64_t offset = address - c->base;
   if (UNLIKELY(r->partly) && !is_written(c, offset, width)) return 0;
-  touch(r->read, r, address - r->start, width);
+  touch(&r->read, r, address - r->start, width);
   if (r->watched && !note_read(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch, constant))
     return 0;
   return c->memory + offset;
 }
 static inline uint8_t *write_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
-  const struct Region *r = place(c, hint, address, width);
+  struct Region *r = place(c, hint, address, width);
   if (UNLIKELY(!r || !r->writable || !r->watched)) return 0;
   const uint64_t offset = address - c->base;
   if (UNLIKELY(!c->saved[offset >> PAGE_SHIFT]) && !save(c, offset >> PAGE_SHIFT)) return 0;
   if (UNLIKELY(r->partly) && !note_written(c, offset, width)) return 0;
-  touch(r->written, r, address - r->start, width);
+  touch(&r->written, r, address - r->start, width);
   if (!note_write(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch)) return 0;
   return c->memory + offset;
 }
 static inline uint8_t *update_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
-  const struct Region *r = place(c, hint, address, width);
+  struct Region *r = place(c, hint, address, width);
   if (UNLIKELY(!r || !r->writable || !r->watched)) return 0;
   const uint64_t offset = address - c->base;
   if (UNLIKELY(!c->saved[offset >> PAGE_SHIFT]) && !save(c, offset >> PAGE_SHIFT)) return 0;
   if (UNLIKELY(r->partly) && !is_written(c, offset, width)) return 0;
-  touch(r->updated, r, address - r->start, width);
+  touch(&r->updated, r, address - r->start, width);
   if (!note_update(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch)) return 0;
   return c->memory + offset;
 }

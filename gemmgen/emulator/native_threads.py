@@ -100,6 +100,7 @@ class _RegionOfC(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint64) for name in ("start", "size")),
         *((name, ctypes.c_void_p) for name in ("read", "written", "updated")),
+        ("units", ctypes.c_uint64),
         ("unit_shift", ctypes.c_int32),
         *((name, ctypes.c_uint8) for name in ("writable", "watched", "partly", "met")),
     ]
@@ -674,8 +675,8 @@ class Outcome:
     """Of each basic block, by threads."""
     unwritten: dict[int, np.ndarray]
     """Flags of the bytes of pages that the launch has written to, where something was unwritten before."""
-    met: frozenset[int]
-    """Regions that were accessed, by their starts."""
+    flags: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]
+    """Of regions that were accessed, by their starts: flags of the units that were read, written, and changed by atomic operations."""
 
     def instructions(self, program: Program) -> Counter[str]:
         """Instructions by opcode, summed over threads."""
@@ -686,10 +687,6 @@ class Outcome:
         return counts
 
 
-Flags = tuple[np.ndarray, np.ndarray, np.ndarray, int]
-"""Flags of the units of a region that are read, written, and changed by atomic operations; bytes of a unit."""
-
-
 def run(
     kernel: Kernel,
     memory: np.ndarray,
@@ -697,7 +694,7 @@ def run(
     watched: Sequence[Region],
     pages: np.ndarray,
     unwritten: Mapping[int, np.ndarray],
-    flags: Mapping[int, Flags],
+    units: Mapping[int, int],
     clock: Clock,
     grid: Dim3,
     block: Dim3,
@@ -705,8 +702,8 @@ def run(
     progress: Callable[[int, int], object] | None = None,
 ) -> Outcome | None:
     """Runs all blocks; None if that was given up: memory is then as it was before. `watched` are the regions that the kernel may write;
-    `pages` and `unwritten` the state of each page's bytes; `flags` of regions, by their starts, are set; `shared_bytes`: dynamic and all
-    shared memory of a block."""
+    `pages` and `unwritten` the state of each page's bytes; `units`: bytes of a flag of accesses to a region, by its start;
+    `shared_bytes`: dynamic and all shared memory of a block."""
     program, library = kernel.program, kernel.library
     dynamic, needed = shared_bytes
     threads = block[0] * block[1] * block[2]
@@ -723,10 +720,8 @@ def run(
         entry.writable, entry.watched = region.writable, region.writable and region.start in may_write
         first, last = region.start // PAGE_BYTES, (max(region.stop, region.start + 1) - 1) // PAGE_BYTES
         entry.partly = bool(pages[first : last + 1].any())
-        if region.start in flags:
-            read, written, updated, unit = flags[region.start]
-            entry.read, entry.written, entry.updated = read.ctypes.data, written.ctypes.data, updated.ctypes.data
-            entry.unit_shift = unit.bit_length() - 1
+        if region.start in units:
+            entry.units, entry.unit_shift = _count(region, units[region.start]), units[region.start].bit_length() - 1
     count = -(-len(memory) // PAGE_BYTES)
     state = np.ascontiguousarray(pages[:count])
     tables = np.zeros((2, count), np.uint64)
@@ -765,9 +760,12 @@ def run(
             if progress is not None:
                 progress(done, total)
         succeeded = True
-        left = {page: _flags_at(int(tables[0, page])) for page in np.flatnonzero(own).tolist()}
-        met = frozenset(regions[place].start for place in range(len(regions)) if table[place].met)
-        return Outcome(counts.tolist(), left, met)
+        left = {page: _flags_at(int(tables[0, page]), PAGE_BYTES) for page in np.flatnonzero(own).tolist()}
+        flags = {}
+        for region, entry in zip(regions, table, strict=True):
+            if entry.met and entry.units:
+                flags[region.start] = tuple(_flags_at(place, entry.units) for place in (entry.read, entry.written, entry.updated))
+        return Outcome(counts.tolist(), left, flags)
     finally:
         clock.now = context.now
         library.finish(ctypes.byref(context), count, not succeeded)
@@ -782,6 +780,13 @@ def _gaps(kernel: Kernel, size: int) -> np.ndarray:
     return gaps
 
 
-def _flags_at(address: int) -> np.ndarray:
-    raw = (ctypes.c_uint8 * PAGE_BYTES).from_address(address)
+def _count(region: Region, unit: int) -> int:
+    return (region.stop - region.start) // unit + 1
+
+
+def _flags_at(address: int | None, count: int) -> np.ndarray:
+    """A copy of flags; none is set without an address."""
+    if not address:
+        return np.zeros(count, np.bool_)
+    raw = (ctypes.c_uint8 * count).from_address(address)
     return np.frombuffer(raw, np.bool_).copy()

@@ -177,8 +177,12 @@ int64_t run_blocks(struct Context *c, int64_t first, int64_t count) {
   return done;
 }
 
-// Lets go of the copies of pages; `undo`: memory gets its former bytes back.
+// Lets go of the flags of regions and of the copies of pages; `undo`: memory gets its former bytes back.
 void finish(struct Context *c, int64_t pages, int undo) {
+  for (int64_t number = 0; number < c->region_count; ++number) {
+    struct Region *r = &c->regions[number];
+    free(r->read), free(r->written), free(r->updated);
+  }
   for (int64_t page = 0; page < pages; ++page) {
     if (c->saved[page]) {
       const uint64_t start = (uint64_t)page << PAGE_SHIFT;
