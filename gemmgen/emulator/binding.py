@@ -135,7 +135,7 @@ class Binder:
         if not self.arithmetic.is_real:
             value = np.uint32(bits).view(np.float32) if width == 32 else np.uint64(bits).view(np.float64)
             if type_name in ("f32", "b32"):
-                residue: np.generic = residues.of_float(float(value))
+                residue: np.generic = residues.without_code(residues.of_float(float(value)))
                 if self.arithmetic.comparators and value != self.arithmetic.neutral:
                     residue = residues.opaque("literal", [residue])[0]
                 return residue.view(dtype)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from gemmgen.emulator.accessed_bytes import AccessedBytes
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.program import Program
+from gemmgen.emulator.program_properties import of_program
 from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Register, Vector, registers_of
 
 _WITHOUT_RESULTS = (
@@ -339,6 +340,10 @@ class ProgramFlow:
                 seen.add(new)
                 path.append((new, iter(self._successors[new])))
         return {number: place for place, number in enumerate(reversed(left))}
+
+
+flow_of = of_program(ProgramFlow)
+"""The flow of data through a program. Cached."""
 
 
 def _names(operand: Operand) -> set[str]:

@@ -25,10 +25,10 @@ def bind_residue_group(group: Sequence[Instruction], binder: Binder, scratch: Sc
         return Operation(lambda: some(everyone), some)
     for name, rows in (("factors", len(plan.factors)), ("sums", plan.count), ("addends", plan.count)):
         scratch.reserve(name, rows, "u8")
-    return Operation(_full(plan, binder, scratch), some)
+    return Operation(_full(plan, binder, scratch, some), some)
 
 
-def _full(plan: GroupPlan, binder: Binder, scratch: Scratch) -> Callable[[], None]:
+def _full(plan: GroupPlan, binder: Binder, scratch: Scratch, some: Callable[[Lanes], None]) -> Callable[[], None]:
     array = binder.registers.arrays["b32"]
     factors = scratch.get("factors", len(plan.factors), "u8")
     sums = scratch.get("sums", plan.count, "u8")
@@ -43,7 +43,12 @@ def _full(plan: GroupPlan, binder: Binder, scratch: Scratch) -> Callable[[], Non
     targets = [(array[row : row + length], sums[at : at + length]) for at, row, length in runs_of_rows(plan.target_rows)]
     copyto, multiply, add, shift, cut = np.copyto, np.multiply, np.add, np.right_shift, np.bitwise_and
 
+    everyone = np.arange(binder.geometry.lanes)
+
     def full() -> None:
+        if residues.interned.get() is not None:
+            some(everyone)
+            return
         for into, values in loads:
             copyto(into, values)
         for into, value in fills:
@@ -79,12 +84,12 @@ def _some(plan: GroupPlan, binder: Binder) -> Callable[[Lanes], None]:
     def some(lanes: Lanes) -> None:
         factors = np.empty((len(plan.factors), len(lanes)), np.uint64)
         for index, row in enumerate(plan.factor_rows):
-            factors[index] = array[row, lanes] if row >= 0 else residues.of_float(float(plan.constants[index]))
+            factors[index] = residues.read(array[row, lanes]) if row >= 0 else residues.of_float(float(plan.constants[index]))
         addends = np.empty((plan.count, len(lanes)), np.uint64)
         for index, row in enumerate(plan.addend_rows):
-            addends[index] = array[row, lanes] if row >= 0 else residues.of_float(float(plan.addend_constants[index]))
+            addends[index] = residues.read(array[row, lanes]) if row >= 0 else residues.of_float(float(plan.addend_constants[index]))
         products = residues.multiplied(factors[plan.left], factors[plan.right])
-        sums = residues.tree_sum(products, addends) if tree else residues.words(residues.folded(products + addends))
+        sums = residues.tree_sum(products, addends) if tree else residues.written(residues.words(residues.folded(products + addends)))
         array[target_rows, lanes[None, :]] = sums
 
     return some

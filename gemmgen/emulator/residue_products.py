@@ -13,6 +13,7 @@ _SCALES = {"tf32": 26, "bf16": 32, "f16": 32, "e4m3": 32, "e5m2": 32, "e2m1": 32
 _FP8 = ("e4m3", "e5m2")
 _SHORT = (*_FP8, "e2m1")
 """Types whose sums of products are exact in float32."""
+_EXACT_DEPTH = 64
 _WGMMA_FP8 = 2
 _OTHERS = 1
 
@@ -30,7 +31,7 @@ def multiply_add(
     """D = A B + C of stacks of codes: A [..., rows, depth], B [..., columns, depth], C and D [..., rows, columns] of 32-bit patterns."""
     if arithmetic.name == "tree":
         return _tree(a, b, types, c, negated, warpgroup)
-    return residues.words(residues.folded(_products(a, b, types, negated) + c))
+    return residues.written(residues.words(residues.folded(_products(a, b, types, negated) + residues.read(c))))
 
 
 def multiply_add_scaled(arithmetic: Arithmetic, a: Array, b: Array, types: tuple[str, str], c: Array, of_a: Array, of_b: Array) -> Array:
@@ -50,6 +51,10 @@ def multiply_add_scaled(arithmetic: Arithmetic, a: Array, b: Array, types: tuple
 
 def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Array:
     """Sums of products as uint64 below 2^32."""
+    if residues.interned.get() is not None and residues.CODE_BITS[types[0]] == 16:
+        own = (residues.of_codes(matrix, type_name) for matrix, type_name in zip((a, b), types, strict=True))
+        total = _long_products(*own)
+        return np.uint64(2 * residues.MODULUS) - total if negated else total
     # Codes of 8 bits have sums below 2^24, exact in float32; others below 2^53, exact in float64.
     dtype = np.float32 if types[0] in _SHORT else np.float64
     left, right = (_codes(matrix, type_name).astype(dtype) for matrix, type_name in ((a, types[0]), (b, types[1])))
@@ -59,6 +64,19 @@ def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Arra
     exact <<= np.uint64(_SCALES[types[0]] % 31)
     exact = residues.folded(exact)
     return np.uint64(2 * residues.MODULUS) - exact if negated else exact
+
+
+def _long_products(a: Array, b: Array) -> Array:
+    """Sums of products of residues: halves of 16 bits of A times B are exact in float64 up to a depth of 64."""
+    right = b.astype(np.float64)
+    total = np.zeros((), np.uint64)
+    for begin in range(0, a.shape[-1], _EXACT_DEPTH):
+        part = slice(begin, begin + _EXACT_DEPTH)
+        for shift in (np.uint64(16), np.uint64(0)):
+            half = ((a[..., part] >> shift) & np.uint64(0xFFFF)).astype(np.float64)
+            sums = residues.folded(tensor_core.exact_product(half, right[..., part]).astype(np.uint64))
+            total = residues.folded(total + (sums << shift))
+    return total
 
 
 def _codes(matrix: Array, type_name: str) -> Array:

@@ -1,14 +1,16 @@
 """Residues modulo 2^31 - 1 in the bits of 32-bit registers, and hashes of them.
 
 Any 32-bit pattern stands for its residue, so zero bits are zero; `canonical` gives the one pattern below the modulus. Elements of 16
-bits are read as code * 2^16, which is how bfloat16 widens to float32; those of 8 and 4 bits and block scales likewise as code * 2^16, and
-tf32, the upper 19 bits of a word, as code * 2^13. Schwartz and Zippel count the codes that are drawn from, not the modulus.
+bits are read as code * 2^16, which is how bfloat16 widens to float32, or as indices of random residues (`Interned`). Those of 8 and 4
+bits and block scales are read as code * 2^16, and tf32, the upper 19 bits of a word, as code * 2^13. Schwartz and Zippel count the codes
+that are drawn from, not the modulus.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +29,127 @@ CODE_BITS = {"f32": 32, "tf32": 19, "bf16": 16, "f16": 16, "e4m3": 8, "e5m2": 8,
 """Bits of an element that count."""
 CODE_SHIFT = {"f32": 0, "tf32": 13, "bf16": 16, "f16": 16, "e4m3": 16, "e5m2": 16, "ue8m0": 16, "e2m1": 16}
 """The power of two that a code is multiplied by to give its residue."""
+
+
+class Interned:
+    """The numbers of one run that 16 bits hold: each code is the index of a residue, and no two codes have the same one.
+
+    Elements are drawn as codes without repetition, as long as there are enough, so that they are different random residues. Rounding to 16
+    bits looks the residue up, or gives it a code that no element has, so that nothing is lost. A word whose lower half is zero stands for
+    the code in its upper half, as bfloat16 widens, whichever instruction widens it; other words stand for themselves, and a residue
+    with such bits is written as itself plus the modulus.
+    """
+
+    def __init__(self, rng: np.random.Generator, elements: int, results: int) -> None:
+        """Codes for so many elements that are drawn, and so many results."""
+        self.codes = rng.permutation(np.arange(1, POISONED, dtype=np.uint16))
+        self.pool = min(elements, max(len(self.codes) - results, 0))
+        """Codes that elements are drawn from: as many as there are elements, or fewer."""
+        self.residues = rng.integers(1, MODULUS, _CODES, dtype=np.uint32)
+        """The residue of each code; zero bits are zero."""
+        self.residues[0] = 0
+        while _repeats(self.residues[own := self.codes[: self.pool]]):
+            self.residues[own] = rng.integers(1, MODULUS, self.pool, dtype=np.uint32)
+        self.distinct = self.pool >= elements
+        self._rng, self._drawn, self._next = rng, 0, self.pool
+        self._slots = np.zeros(_SLOTS, np.uint16)
+        """Codes by hashes of their residues; 0: a free slot."""
+        self._note(self.codes[: self.pool])
+
+    def draw(self, shape: tuple[int, ...]) -> Array:
+        """Codes of elements."""
+        count = int(np.prod(shape))
+        if self.distinct:
+            chosen = self.codes[self._drawn : self._drawn + count]
+            self._drawn += count
+        else:
+            chosen = self.codes[self._rng.integers(0, self.pool, count)]
+        drawn: Array = chosen.reshape(shape)
+        return drawn
+
+    def _note(self, codes: Array) -> None:
+        slots = _slot_of(self.residues[codes])
+        while len(codes):
+            free = self._slots[slots] == 0
+            self._slots[slots[free]] = codes[free]
+            left = self._slots[slots] != codes
+            codes, slots = codes[left], (slots[left] + 1) % _SLOTS
+
+    def _find(self, wanted: Array) -> Array:
+        """Codes of residues; 0 for residues without one."""
+        slots = _slot_of(wanted)
+        found = self._slots[slots]
+        open_ones = np.flatnonzero((self.residues[found] != wanted) & (found != 0))
+        while len(open_ones):
+            slots[open_ones] = (slots[open_ones] + 1) % _SLOTS
+            found[open_ones] = self._slots[slots[open_ones]]
+            here = found[open_ones]
+            open_ones = open_ones[(self.residues[here] != wanted[open_ones]) & (here != 0)]
+        return found
+
+    def narrowed(self, value: object) -> Array:
+        """The codes of residues. Raises OverflowError if there are too few codes."""
+        every = words(canonical(value))
+        wanted = every.reshape(-1)
+        found = self._find(wanted)
+        new = np.sort(wanted[(found == 0) & (wanted != 0)])
+        if len(new):
+            fresh = new[np.append(True, new[1:] != new[:-1])]
+            if self._next + len(fresh) > len(self.codes):
+                raise OverflowError(f"a run rounds more than {len(self.codes) - self.pool} different numbers to 16 bits")
+            codes = self.codes[self._next : self._next + len(fresh)]
+            self._next += len(fresh)
+            self.residues[codes] = fresh
+            self._note(codes)
+            found = self._find(wanted)
+        return found.reshape(every.shape)
+
+    def read(self, patterns: Array) -> Array:
+        """32-bit patterns, of which those with an empty lower half are codes, as residues."""
+        values = np.asarray(patterns)
+        is_code = (values & np.uint32(0xFFFF)) == 0
+        if not is_code.any():
+            return values
+        meant: Array = np.where(is_code, self.residues[values >> np.uint32(16)], values)
+        return meant
+
+
+_CODES = 1 << 16
+_SLOTS = 1 << 18
+
+
+def _slot_of(values: Array) -> Array:
+    slots: Array = ((values.astype(np.uint64) * _GOLDEN) >> np.uint64(46)).astype(np.int64)
+    return slots
+
+
+def _repeats(values: Array) -> bool:
+    ordered = np.sort(values)
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
+POISONED = 0xFFFF
+"""The code of memory that holds no element."""
+interned: ContextVar[Interned | None] = ContextVar("interned", default=None)
+"""The numbers of 16 bits of the present run; None: such codes stand for themselves times 2^16, and rounding is a hash."""
+
+
+def read(patterns: Any) -> Any:
+    """The residues that 32-bit patterns of registers and memory stand for."""
+    own = interned.get()
+    return patterns if own is None else own.read(patterns)
+
+
+def written(patterns: Any) -> Any:
+    """Canonical patterns as registers and memory hold them: none looks like a code."""
+    return patterns if interned.get() is None else without_code(patterns)
+
+
+def without_code(patterns: Any) -> Any:
+    """Patterns below the modulus, or near it, of which none but zero has an empty lower half; they stand for the same residues."""
+    values = np.asarray(patterns)
+    moved = np.where(((values & np.uint32(0xFFFF)) == 0) & (values != 0), values + _MODULUS_OF_WORDS, values)
+    return moved if moved.ndim else moved[()]
 
 
 def folded(value: Array) -> Array:
@@ -81,6 +204,8 @@ def of_integers(value: object) -> Array:
 
 def of_codes(codes: Array, type_name: str) -> Array:
     """Elements of a storage type, given by their bits, as uint64 residues (not canonical)."""
+    if (own := interned.get()) is not None and CODE_BITS[type_name] == 16:
+        return own.residues[codes].astype(np.uint64)
     wide = codes.astype(np.uint64)
     if type_name == "tf32":
         return wide >> np.uint64(13) << np.uint64(13)
@@ -157,7 +282,9 @@ def _mixed_number(value: int, key: str) -> Array:
 
 
 def narrowed(value: object, bits: int) -> Array:
-    """Rounding to a narrower type as a hash of so many bits."""
+    """Rounding to a narrower type as a hash of so many bits; to 16 bits without a loss where the numbers of the run are kept."""
+    if bits == 16 and (own := interned.get()) is not None:
+        return own.narrowed(value).astype(np.uint32)
     hashed = _mixed(canonical(value) * _GOLDEN)
     return (hashed >> np.uint64(31 - bits)).astype(np.uint32)
 

@@ -193,8 +193,19 @@ _DATA: dict[str, Draw] = {
     "tiny": lambda rng, shape: rng.normal(0, 1, shape) * 1e-15,
     "of many magnitudes": lambda rng, shape: rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-3, 3, shape),
     "zeros": lambda rng, shape: np.zeros(shape),
+    "around a large number": lambda rng, shape: 1e3 + rng.normal(0, 1, shape),
+    "ascending": lambda rng, shape: np.sort(rng.normal(0, 1, shape), axis=-1) if shape else rng.normal(0, 1, shape),
+    "in runs": lambda rng, shape: _in_runs(rng, shape),
     "few terms": lambda rng, shape: rng.normal(0, 1, shape) * (rng.random(shape) < 1 / max((1, *shape))),
 }
+
+
+def _in_runs(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Numbers that repeat, 40 on average, along the last axis."""
+    fresh = rng.random(shape) < 1 / 40
+    place = np.maximum.accumulate(np.where(fresh, np.arange(fresh.size).reshape(shape), 0).reshape(-1))
+    repeated: npt.NDArray[np.float64] = rng.normal(0, 1, fresh.size)[place].reshape(shape)
+    return repeated
 
 
 def _holds_numbers(variable: Variable) -> bool:
@@ -342,6 +353,8 @@ class Referee:
                 shape = {each: round_up(size, self.task.multiples.get(each, 1)) for each, size in shape.items()}
                 if value // step * step + 2 * step < _FARTHEST and fits(self.task, shape):
                     plan.append((shape, self._inputs(shape, "ordinary"), True))
+            if (shape := self._with_blocks(value + 1)) is not None:
+                plan.append((shape, self._inputs(shape, "ordinary"), True))
         if not plan:
             return
         questions = [Question(shape, self._numbers(arrays)) for shape, arrays, _ in plan]
@@ -352,6 +365,23 @@ class Referee:
             if (moderate or not own_bound) and (run := self._run(shape, arrays)) is not None:
                 self._compare(shape, "literals of the code as", run, wanted, magnitude)
         self.verdict.checks.append(f"{len(plan)} problems that hold the numbers of the code")
+
+    def _with_blocks(self, blocks: int) -> dict[str, int] | None:
+        """The smallest problem with so many blocks in which one size grows and the others are 1; None if none fits."""
+        for name in self.given[0]:
+            step = self.task.multiples.get(name, 1)
+            sizes = {each: self.task.multiples.get(each, 1) for each in self.given[0]}
+            while max(evaluate(extent, sizes) for extent in self.task.grid) < blocks and sizes[name] < _FARTHEST:
+                sizes[name] *= 2
+            low, high = sizes[name] // 2, sizes[name]
+            while high - low > step:
+                middle = round_up((low + high) // 2, step)
+                many = max(evaluate(extent, {**sizes, name: middle}) for extent in self.task.grid) >= blocks
+                low, high = (low, middle) if many and middle < high else (middle, high)
+            sizes[name] = high
+            if max(evaluate(extent, sizes) for extent in self.task.grid) >= blocks and fits(self.task, sizes):
+                return sizes
+        return None
 
     def _place_numbers(self, argument: Argument, array: npt.NDArray[Any], floats: list[float], moderate: bool) -> bool:
         """Puts numbers, and numbers beside them, among the elements of an array. ``moderate``: those whose squares float32 holds."""

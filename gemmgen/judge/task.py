@@ -23,6 +23,8 @@ MAX_ELEMENTS = 1 << 20
 """Elements of one array in a run."""
 MAX_THREADS = 1 << 24
 """Threads of one run."""
+WIDE = 66_001
+"""A size beyond the numbers of 16 bits, tried where each thread has a few elements."""
 FAR = 1037
 """A size larger than the room that a kernel for small problems may have."""
 POWER = 1024
@@ -135,7 +137,7 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
 
     Around the tile, one size at a time is one below, one above and a prime number, and then all sizes at once, so that the last tile is cut
     on every side. Then one size at a time exceeds the given ones, and is far larger or a large power of two with small other sizes. Finally
-    all sizes are one power of two, and all are 1.
+    all sizes are one power of two, one is larger than 16 bits can count while the others are 1, and all are 1.
 
     Raises ``GemmgenError`` if a given shape is too large to run. Derived shapes that are too large are left out.
     """
@@ -156,10 +158,27 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
     shapes += [
         {**small, name: value} for name in base for value in (max(FAR, 2 * base[name] + 1), max(POWER, 1 << base[name].bit_length()))
     ]
+    shapes += [{**dict.fromkeys(base, 1), name: WIDE} for name in base if _in_parallel(task, name)]
     shapes.append(dict.fromkeys(base, 1))
     shapes = [{name: round_up(value, task.multiples.get(name, 1)) for name, value in shape.items()} for shape in shapes]
     unique = {tuple(sorted(shape.items())): shape for shape in shapes}
     return [shape for shape in unique.values() if fits(task, shape)]
+
+
+def _in_parallel(task: Task, name: str) -> bool:
+    """True if the number of threads grows with a size, but not by more than a warp's threads for two."""
+    try:
+        small, wide = (prod(max(1, evaluate(x, s)) for x in (*task.grid, *task.block)) for s in _alone(task, name))
+    except GemmgenError:
+        return False
+    return small < wide <= 2 * WIDE
+
+
+def _alone(task: Task, name: str) -> list[dict[str, int]]:
+    """Problems in which all sizes are 1, and in which one is large."""
+    names = {name} | {part for extent in (*task.grid, *task.block) if not isinstance(extent, int) for part in Formula(extent).names}
+    ones = dict.fromkeys(names, 1)
+    return [ones, {**ones, name: WIDE}]
 
 
 def _breaks_promise(task: Task, sizes: dict[str, int]) -> str:

@@ -21,7 +21,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError, PlanError
 from gemmgen.emulator import NoFieldMeaning, residues
 from gemmgen.emulator.arithmetic import FIELD
-from gemmgen.emulator.data_flow import ProgramFlow
+from gemmgen.emulator.data_flow import ProgramFlow, flow_of
 from gemmgen.emulator.data_loads import DataLoads
 from gemmgen.kernels import family, has_part, part
 from gemmgen.kernels.family import Case, FieldPart, KernelPlan
@@ -38,11 +38,14 @@ from gemmgen.verification.staged import Stages, run_stages
 WANTED_BITS = 29
 """Runs are repeated until a wrong kernel passes all of them with a probability below 2 to the minus this."""
 _SCALAR_LIMIT = 0x7F800000
-"""Residues of scalars are below: as float32 they are no NaN, whose bits a conversion could change."""
+"""Residues of scalars are odd, which no code is, and below: as float32 they are no NaN, whose bits a conversion could change."""
 _INTEGERS = ("s8", "u8", "s32", "u32")
 _PLAIN = ("u16", "s32", "u32", "s64", "bool")
 """Types of arrays that are not drawn from the field."""
 _FIELD_BITS = 31
+_NEVER = 1 << 30
+_KEPT = ("f32", "bf16", "f16")
+"""Types of arrays of instances whose 16-bit numbers are kept, not hashed."""
 METHOD = 3
 """Version of the claims: certificates quote no record of another one."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
@@ -146,30 +149,46 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
         return report(found.outcome, found.reason, found.runs, found.miss_bits, sizes, found.elements)
     reference = Reference(plan, oracle)
     stages = _stages(plan, oracle, cases[0])
-    per_run = miss_bits_of_run(plan, oracle, *([stages.code_bits] if stages is not None else []))
+    by_hashes = miss_bits_of_run(plan, oracle, *([stages.code_bits] if stages is not None else []))
     for flow in reference.flows_of(binary) if stages is None else ():
         # A choice by a comparison with a number hides errors that no probability bounds.
         if choices := flow.dependence((), flow.flagged_words.tests | flow.infinity_tests).choices:
             return report("not claimed", f"a choice depends on data: {choices[0].text.strip()}", 0, 0.0, sizes)
-    runs = max(1, math.ceil(bits / per_run))
-    elements = 0
-    for case, seed in ((case, seed) for case in cases for seed in range(runs)):
-        try:
-            wrong, compared, doubt = _run(plan, binary, reference, case, seed, hazards and seed == 0)
-        except KernelFault as fault:
-            if isinstance(fault.__cause__, NoFieldMeaning):
-                return report("not claimed", str(fault.__cause__).splitlines()[0])
-            return report("wrong", str(fault), seed + 1, 0.0, case.dimensions)
-        except PlanError as error:
-            return report("not claimed", f"there is no plain kernel for it: {error}")
-        except GemmgenError as error:
-            return report("wrong", str(error), seed + 1, 0.0, case.dimensions)
-        if doubt:
-            return report("not claimed", doubt, seed + 1, 0.0, case.dimensions)
-        if wrong:
-            return report("wrong", wrong, seed + 1, 0.0, case.dimensions)
-        elements += compared
-    return report("passed", "", runs * len(cases), per_run * runs, sizes, elements)
+    elements, total, found = 0, 0, float("inf")
+    for index, case in enumerate(cases):
+        # The first problem is an ordinary case too, and hazards are checked there.
+        watched = hazards and (index > 0 or len(cases) == 1)
+        kept = miss_bits_of_kept_codes(plan, oracle, case) if stages is None else 0.0
+        ways = [(kept, True)] * (_runs(bits, kept) <= _runs(bits, by_hashes)) + [(by_hashes, False)]
+        for per_run, keeps in ways:
+            runs = _runs(bits, per_run)
+            try:
+                for seed in range(runs):
+                    wrong, compared, doubt = _run(plan, binary, reference, case, seed, watched and seed == 0, keeps)
+                    if doubt:
+                        return report("not claimed", doubt, seed + 1, 0.0, case.dimensions)
+                    if wrong:
+                        return report("wrong", wrong, seed + 1, 0.0, case.dimensions)
+                    elements += compared
+            except OverflowError:
+                # The instance rounds more numbers than it stores.
+                continue
+            except KernelFault as fault:
+                if isinstance(fault.__cause__, NoFieldMeaning):
+                    return report("not claimed", str(fault.__cause__).splitlines()[0])
+                return report("wrong", str(fault), total + 1, 0.0, case.dimensions)
+            except PlanError as error:
+                return report("not claimed", f"there is no plain kernel for it: {error}")
+            except GemmgenError as error:
+                return report("wrong", str(error), total + 1, 0.0, case.dimensions)
+            total, found = total + runs, min(found, per_run * runs)
+            break
+    return report("passed", "", total, found, sizes, elements)
+
+
+def _runs(bits: int, per_run: float) -> int:
+    """Runs until a wrong kernel passes with a probability below 2 to the minus ``bits``."""
+    return max(1, math.ceil(bits / per_run)) if per_run > 0 else _NEVER
 
 
 def _is_older(plan: KernelPlan) -> bool:
@@ -194,6 +213,32 @@ def miss_bits_of_run(plan: KernelPlan, oracle: FieldOracle, most: int = _FIELD_B
     return -math.log2((oracle.degree(plan) * 2.0 ** -min(drawn, most) if chance is None else chance) + collision)
 
 
+def miss_bits_of_kept_codes(plan: KernelPlan, oracle: FieldOracle, case: Case) -> float:
+    """Bits of confidence of one run in which codes of 16 bits are indices of different random residues, so that rounding loses nothing: the
+    degree over the residues that are drawn from. 0 for instances with other types.
+
+    If there are more elements than codes, elements that share one are the same variable, which makes a polynomial zero with a probability
+    of the degree over the number of codes."""
+    arrays = [array for array in plan.sequence.arrays if array.role != "workspace" and array.type not in _PLAIN]
+    if oracle.types(plan) or any(array.type not in _KEPT for array in arrays) or all(array.type == "f32" for array in arrays):
+        return 0.0
+    drawn, pool = _kept_codes(plan, case)
+    degree = oracle.degree(plan)
+    chance = degree / (residues.MODULUS - (1 << 17)) + (0.0 if drawn <= pool else degree / max(pool, 1))
+    return -math.log2(chance) if pool > degree else 0.0
+
+
+def _kept_codes(plan: KernelPlan, case: Case) -> tuple[int, int]:
+    """Elements of 16 bits that are drawn, and codes to draw them from."""
+    counts = {reads: 0 for reads in (True, False)}
+    for array in plan.sequence.arrays:
+        if array.role != "workspace" and array.type in _KEPT and array.type != "f32":
+            size = math.prod(extent.evaluate(case.dimensions) for extent in array.shape)
+            counts[True] += size * array.reads
+            counts[False] += size * array.writes
+    return counts[True], residues.POISONED - 1 - counts[False]
+
+
 def _code_bits(type_name: str) -> int:
     return residues.CODE_BITS.get(type_name, 8 * ELEMENTS[type_name].bytes)
 
@@ -205,9 +250,28 @@ def _run(
     case: Case,
     seed: int,
     hazards: bool,
+    keeps: bool = False,
 ) -> tuple[str, int, str]:
-    """One run: the first wrong element, the number of elements compared, and why nothing can be claimed."""
+    """One run: the first wrong element, the number of elements compared, and why nothing can be claimed. ``keeps`` codes of 16 bits."""
     rng = np.random.default_rng([seed, case.seed])
+    elements, pool = _kept_codes(plan, case)
+    token = residues.interned.set(residues.Interned(rng, elements, residues.POISONED - 1 - pool) if keeps else None)
+    try:
+        return _run_on(plan, binary, reference, case, seed, hazards, rng)
+    finally:
+        residues.interned.reset(token)
+
+
+def _run_on(
+    plan: KernelPlan,
+    binary: Binary,
+    reference: Reference,
+    case: Case,
+    seed: int,
+    hazards: bool,
+    rng: np.random.Generator,
+) -> tuple[str, int, str]:
+    """One run with the numbers of 16 bits that have been set up."""
     memory = {array.name: CaseMemory.of(array, case) for array in plan.sequence.arrays if array.role != "workspace"}
     for index, (name, piece) in enumerate(memory.items()):
         if piece.array.reads:
@@ -268,6 +332,11 @@ def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: 
         piece.fill(oracle_of(plan.spec.kind).fill(plan, case, name, shape, own))
     elif type_name in ("s32", "u32"):
         piece.fill(rng.integers(-(1 << 20) if type_name == "s32" else 0, 1 << 20, shape))
+    elif (own := residues.interned.get()) is not None:
+        if type_name == "f32":
+            piece.view.view(np.uint32)[...] = residues.without_code(rng.integers(0, residues.MODULUS, shape, dtype=np.uint32))
+        else:
+            piece.view.view(np.uint16)[...] = own.draw(shape)
     else:
         word = _WORDS[ELEMENTS[type_name].bytes]
         limit = residues.MODULUS if type_name == "f32" else 1 << 8 * np.dtype(word).itemsize
@@ -279,7 +348,7 @@ def _scalars(plan: KernelPlan, rng: np.random.Generator) -> dict[str, Any]:
     """A residue for every float32 that is passed by value."""
     dimensions = {dimension.name for dimension in plan.sequence.dimensions}
     return {
-        scalar.name: np.uint32(rng.integers(2, _SCALAR_LIMIT)).view(np.float32)
+        scalar.name: np.uint32(rng.integers(2, _SCALAR_LIMIT) | 1).view(np.float32)
         for scalar in plan.sequence.scalars
         if scalar.type == "f32" and scalar.name not in dimensions
     }
@@ -307,7 +376,7 @@ class Reference:
         """The flow of data through the programs of the instance's launches. Its instructions are those that the emulator runs."""
         programs = programs_of(self.plan, binary)
         if [id(flow.program) for flow in self._flows] != [id(program) for program in programs]:
-            self._flows = [ProgramFlow(program) for program in programs]
+            self._flows = [flow_of(program) for program in programs]
         return self._flows
 
     def results(
@@ -356,6 +425,9 @@ class Reference:
                     source = given if piece.array.type == "f32" else arrays
                     values = source[name][problem.chosen.get(name, ...)]
                 piece.view.view(values.dtype)[...] = values.reshape(piece.view.shape)
+                if piece.array.type == "f32":
+                    words = piece.view.view(np.uint32)
+                    words[...] = residues.written(words)
         own_scalars = {scalar.name: scalars[scalar.name] for scalar in reference.sequence.scalars if scalar.name in scalars}
         own_scalars |= {name: np.uint32(value).view(np.float32) for name, value in problem.scalars.items()}
         backend = EmulatorBackend(hazards=False, arithmetic=FIELD)
@@ -365,7 +437,7 @@ class Reference:
             results = {name: self._stored(name, piece) for name, piece in written.items()}
         else:
             words = {name: np.ascontiguousarray(piece.view).view(np.uint32) for name, piece in written.items()}
-            results = {name: problem.stored(residues.canonical(of_kind)) for name, of_kind in words.items()}
+            results = {name: problem.stored(residues.canonical(residues.read(of_kind))) for name, of_kind in words.items()}
         return results if problem.arrange is None else {name: problem.arrange(name, values) for name, values in results.items()}
 
     def _stored(self, name: str, piece: CaseMemory) -> npt.NDArray[Any]:
@@ -375,7 +447,7 @@ class Reference:
         if wanted in _INTEGERS and piece.array.type == wanted:
             return values.astype(np.int64)
         words = values.view(_WORDS[values.itemsize])
-        return words if piece.array.type == wanted != "f32" else rounded_residues(wanted, words)
+        return words if piece.array.type == wanted != "f32" else rounded_residues(wanted, residues.read(words))
 
 
 def rounded_residues(type_name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -398,7 +470,7 @@ def _compare(name: str, type_name: str, got: npt.NDArray[Any], wanted: npt.NDArr
     else:
         actual = np.ascontiguousarray(got).view(_WORDS[got.itemsize])
     if type_name == "f32":
-        actual = rounded_residues("f32", actual)
+        actual = rounded_residues("f32", residues.read(actual))
     different = np.argwhere(actual != wanted.reshape(got.shape))
     if not len(different):
         return ""

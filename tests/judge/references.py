@@ -11,6 +11,10 @@ def row_sum(sizes, arrays):
     return {"y": arrays["x"].sum(axis=1)}
 
 
+def row_max(sizes, arrays):
+    return {"y": arrays["x"].max(axis=1)}
+
+
 def scale_add(sizes, arrays):
     return {"y": 2 * arrays["x"] + arrays["z"]}
 

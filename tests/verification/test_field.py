@@ -10,7 +10,8 @@ from sampling import ALL
 
 import gemmgen
 from gemmgen.core.errors import GemmgenError
-from gemmgen.emulator import residues
+from gemmgen.emulator import residue_products, residues
+from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.kernels import part
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
@@ -272,3 +273,70 @@ def test_sums_of_trees_commute_and_do_not_associate():
     assert residues.tree_sum(a, b) == residues.tree_sum(b, a)
     assert residues.tree_sum(residues.tree_sum(a, b), c) != residues.tree_sum(a, residues.tree_sum(b, c))
     assert residues.tree_sum(a, np.zeros(1, np.uint32)) == a
+
+
+def kept(elements: int, results: int) -> residues.Interned:
+    return residues.Interned(np.random.default_rng(3), elements, results)
+
+
+def test_codes_of_16_bits_are_different_random_residues():
+    numbers = kept(60_000, 5_000)
+    drawn = np.concatenate([numbers.draw((200, 200)).reshape(-1), numbers.draw((20_000,))])
+    assert len(set(drawn.tolist())) == 60_000
+    assert len(set(numbers.residues[drawn].tolist())) == 60_000
+    assert numbers.distinct
+
+
+def test_rounding_to_16_bits_loses_nothing():
+    numbers = kept(40_000, 25_000)
+    drawn = numbers.draw((40_000,))
+    values = np.random.default_rng(4).integers(0, residues.MODULUS, (100, 250), dtype=np.uint32)
+    codes = numbers.narrowed(values)
+    assert (numbers.residues[codes] == values).all()
+    assert (np.isin(codes, drawn) == np.isin(values, numbers.residues[drawn])).all()
+    assert (numbers.narrowed(values[::-1]) == codes[::-1]).all()
+    assert (numbers.narrowed(numbers.residues[drawn]) == drawn).all()
+    assert numbers.narrowed(np.array([0, residues.MODULUS])).tolist() == [0, 0]
+
+
+def test_more_results_than_codes_are_refused():
+    numbers = kept(65_000, 100)
+    with pytest.raises(OverflowError):
+        numbers.narrowed(np.arange(1, 1000, dtype=np.uint32))
+
+
+def test_more_elements_than_codes_share_them():
+    numbers = kept(100_000, 20_000)
+    drawn = numbers.draw((100_000,))
+    assert not numbers.distinct
+    assert len(set(drawn.tolist())) <= numbers.pool < 65_536 - 20_000
+
+
+def test_words_with_an_empty_lower_half_are_codes():
+    numbers = kept(10, 10)
+    token = residues.interned.set(numbers)
+    try:
+        code = numbers.draw((1,))
+        assert residues.read(code.astype(np.uint32) << np.uint32(16)).tolist() == numbers.residues[code].tolist()
+        written = residues.written(np.array([0, 0x30000, 5], np.uint32))
+        assert residues.read(written).tolist() == written.tolist()
+        assert residues.canonical(written).tolist() == [0, 0x30000, 5]
+    finally:
+        residues.interned.reset(token)
+
+
+def test_products_of_kept_numbers_are_exact():
+    token = residues.interned.set(kept(2000, 10))
+    try:
+        a, b = (residues.interned.get().draw(shape).astype(np.uint32) for shape in ((8, 100), (10, 100)))
+        product = residue_products.multiply_add(FIELD, a, b, ("bf16", "bf16"), np.zeros((8, 10), np.uint32))
+        left, right = (residues.of_codes(codes, "bf16").astype(object) for codes in (a, b))
+        assert (residues.canonical(residues.read(product)) == (left @ right.T) % residues.MODULUS).all()
+    finally:
+        residues.interned.reset(token)
+
+
+def test_kernels_of_16_bits_take_one_run_of_each_problem():
+    report = verify_field(plan_of("gemm/mma_sync/bf16/32x32"))
+    assert report.runs == 4
+    assert report.miss_bits > WANTED_BITS

@@ -84,7 +84,8 @@ def _residue_update(inst: Instruction, operation: str, type_name: str, arithmeti
         pair = old.view(np.uint32), np.ascontiguousarray(b).view(np.uint32)
         if arithmetic.name == "tree":
             return residues.tree_sum(*pair).view(old.dtype)
-        return residues.words(residues.folded(pair[0].astype(np.uint64) + pair[1])).view(old.dtype)
+        pair = residues.read(pair[0]), residues.read(pair[1])
+        return residues.written(residues.words(residues.folded(pair[0].astype(np.uint64) + pair[1]))).view(old.dtype)
 
     return add
 

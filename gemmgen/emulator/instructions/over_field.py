@@ -43,6 +43,20 @@ def _words(value: np.ndarray) -> Source:
     return residues.words(residues.canonical(value))
 
 
+def _on_residues(
+    binder: Binder, targets: list[np.ndarray | None], compute: Callable[..., Source], sources: Sequence[Source], *, writes: bool = True
+) -> Operation:
+    """`binder.gathered` for an instruction that computes with residues, and `writes` some."""
+
+    def with_codes(*values: Source) -> Source:
+        if residues.interned.get() is None:
+            return compute(*values)
+        result = compute(*(residues.read(value) if getattr(value, "dtype", None) == np.uint32 else value for value in values))
+        return residues.written(result) if writes else result
+
+    return binder.gathered(targets, with_codes, sources)
+
+
 @instruction(*_OPCODES, when=_on_floats, table="field")
 def without_meaning(inst: Instruction, binder: Binder) -> Operation:
     """Raises NoFieldMeaning: the handlers below are asked first."""
@@ -66,7 +80,7 @@ _RING: dict[str, Callable[..., Source]] = {
 @instruction(*_RING, when=lambda inst: _on_f32(inst) and not inst.has("sat"), table="field")
 def ring(inst: Instruction, binder: Binder) -> Operation:
     """Sums and products, for any rounding mode."""
-    return binder.gathered([binder.target(inst, inst.operands[0], "b32")], _RING[inst.opcode], _sources(inst, binder))
+    return _on_residues(binder, [binder.target(inst, inst.operands[0], "b32")], _RING[inst.opcode], _sources(inst, binder))
 
 
 SATURATED = "saturated"
@@ -78,7 +92,7 @@ def saturated(inst: Instruction, binder: Binder) -> Operation:
     """Sums and products bounded by 0 and 1."""
     compute = _RING[inst.opcode]
     target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered([target], lambda *values: residues.opaque(SATURATED, [compute(*values)]), _sources(inst, binder))
+    return _on_residues(binder, [target], lambda *values: residues.opaque(SATURATED, [compute(*values)]), _sources(inst, binder))
 
 
 _TREE: dict[str, Callable[..., Source]] = {
@@ -108,7 +122,7 @@ def opaque(inst: Instruction, binder: Binder) -> Operation:
         # Infinities stay infinities, for comparisons with one.
         return np.where(_infinite_first(values[0]) != 0, _INFINITIES[0], hashed) if inst.opcode == "abs" else hashed
 
-    return binder.gathered([target], compute, _sources(inst, binder))
+    return _on_residues(binder, [target], compute, _sources(inst, binder))
 
 
 # -- comparisons ---------------------------------------------------------------------------------------------------
@@ -168,7 +182,7 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
             answers = [_COMBINATIONS[combination](answer, other) for answer in answers]
         return answers[0] if len(targets) == 1 else tuple(answers)
 
-    return binder.gathered(targets, compute, [a, b, *third])
+    return _on_residues(binder, targets, compute, [a, b, *third], writes=False)
 
 
 @instruction("selp", when=lambda inst: inst.type in ("f32", "b32"), table="field")
@@ -180,7 +194,7 @@ def select(inst: Instruction, binder: Binder) -> Operation:
     comparison = binder.data_flow.comparison_behind(inst)
     if comparison is None or tests_infinity(comparison):
         condition = binder.source(inst, inst.operands[3], "pred")
-        return binder.gathered([target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
+        return _on_residues(binder, [target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
     x, y = (binder.source(comparison, operand, "b32") for operand in comparison.operands[1:])
     order = _order_of(comparison)
     # All orders are written with "less" or "equal".
@@ -189,7 +203,7 @@ def select(inst: Instruction, binder: Binder) -> Operation:
     if order in ("ge", "le", "ne"):
         first, second = second, first
     key = "selp.eq" if order in ("eq", "ne") else "selp.lt"
-    return binder.gathered([target], lambda *values: residues.opaque(key, values), [x, y, first, second])
+    return _on_residues(binder, [target], lambda *values: residues.opaque(key, values), [x, y, first, second])
 
 
 def _select_by_order(inst: Instruction, binder: Binder) -> Operation:
@@ -272,14 +286,14 @@ def convert_to_itself(inst: Instruction, binder: Binder) -> Operation:
     target = binder.target(inst, inst.operands[0], "b32")
     plain = not any(inst.has(name) for name in ("sat", "rni", "rzi", "rmi", "rpi", "relu"))
     key = SATURATED if inst.has("sat") and not any(inst.has(name) for name in ("rni", "rzi", "rmi", "rpi", "relu")) else _key(inst)
-    return binder.gathered([target], _words if plain else lambda a: residues.opaque(key, [a]), _sources(inst, binder))
+    return _on_residues(binder, [target], _words if plain else lambda a: residues.opaque(key, [a]), _sources(inst, binder))
 
 
 @instruction("cvt", when=lambda inst: inst.types in (("bf16", "f32"), ("f16", "f32")), table="field")
 def narrow(inst: Instruction, binder: Binder) -> Operation:
     """Rounding to 16 bits."""
     target = binder.target(inst, inst.operands[0], "b16")
-    return binder.gathered([target], lambda a: _narrowed(inst, a, 16).astype(np.uint16), _sources(inst, binder))
+    return _on_residues(binder, [target], lambda a: _narrowed(inst, a, 16).astype(np.uint16), _sources(inst, binder), writes=False)
 
 
 def _narrowed(inst: Instruction, value: Source, bits: int) -> Source:
@@ -296,7 +310,7 @@ def narrow_pair(inst: Instruction, binder: Binder) -> Operation:
     def compute(a: Source, b: Source) -> Source:
         return (_narrowed(inst, a, 16) << np.uint32(16)) | _narrowed(inst, b, 16)
 
-    return binder.gathered([target], compute, _sources(inst, binder))
+    return _on_residues(binder, [target], compute, _sources(inst, binder), writes=False)
 
 
 @instruction("cvt", when=lambda inst: inst.types == ("f32",) and inst.first_of(_PAIRS_OF_BYTES) is not None, table="field")
@@ -307,7 +321,7 @@ def narrow_bytes(inst: Instruction, binder: Binder) -> Operation:
     def compute(a: Source, b: Source) -> Source:
         return ((_narrowed(inst, a, 8) << np.uint32(8)) | _narrowed(inst, b, 8)).astype(np.uint16)
 
-    return binder.gathered([target], compute, _sources(inst, binder))
+    return _on_residues(binder, [target], compute, _sources(inst, binder), writes=False)
 
 
 @instruction("cvt", when=lambda inst: inst.types == ("f16x2",) and inst.first_of(_PAIRS_OF_BYTES) is not None, table="field")
@@ -340,11 +354,13 @@ _INTEGERS = ("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64")
 def from_integer(inst: Instruction, binder: Binder) -> Operation:
     """An integer as the residue that it is."""
     target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered([target], residues.of_integers, [binder.source(inst, inst.operands[1], inst.types[1])])
+    return binder.gathered(
+        [target], lambda a: residues.written(residues.of_integers(a)), [binder.source(inst, inst.operands[1], inst.types[1])]
+    )
 
 
 @instruction("cvt", when=lambda inst: len(inst.types) == 2 and inst.types[1] == "f32" and inst.types[0] in ("s32", "u32"), table="field")
 def to_integer(inst: Instruction, binder: Binder) -> Operation:
     """Rounding to an integer as a hash of 8 bits around zero, which saturation afterwards leaves alone."""
     target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered([target], lambda a: residues.narrowed(a, 8) - np.uint32(128), _sources(inst, binder))
+    return _on_residues(binder, [target], lambda a: residues.narrowed(a, 8) - np.uint32(128), _sources(inst, binder), writes=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from gemmgen.kernels.gemm.oracle import cases, padded_problem, promised
 from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy, packed
 from gemmgen.kernels.gemm.scaling import from_tiles
 from gemmgen.kernels.gemm.sparsity import places
-from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec
 from gemmgen.kernels.gemm.split_precision.field import PlanesOverField
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
 
@@ -40,23 +41,54 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 def field_cases(plan: GemmPlan) -> list[Case]:
     """Whole tiles, several in each direction; several of which the last is not whole, with gaps of different lengths between the rows of
-    each matrix: equal leading dimensions would hide the error of using one for another; and two of few steps, where elements read past
-    a row's end is soon past the array's: less than a tile in each direction, and a whole step of tiles of which some are cut."""
+    each matrix: equal leading dimensions would hide the error of using one for another; and two of few steps, where what is read past
+    a row's end is soon past the array's: less than a tile in each direction, and a whole step of tiles of which some are cut. There are
+    fewer tiles or steps where the elements would be more than codes of 16 bits."""
     whole, padded = (next((case for case in cases(plan) if case.name == name), None) for name in _CASES)
-    all_cases = [] if whole is None else [whole]
+    all_cases = []
+    if whole is not None:
+        m, n, k = (whole.dimensions[name] for name in "mnk")
+        tiles, depths = ((2, 2), (1, 2), (1, 1)), (k, 2 * plan.step_k, plan.step_k)
+        fewer = [(rows * plan.tile_m, columns * plan.tile_n, depth) for rows, columns in tiles for depth in depths]
+        all_cases.append(_first_that_fits(plan, whole, [(m, n, k), *fewer], _whole))
     if padded is not None:
-        sizes = padded.dimensions
-        all_cases.append(_padded(plan, padded, (sizes["m"], sizes["n"] + plan.tile_n, sizes["k"])))
+        m, n, k = (padded.dimensions[name] for name in "mnk")
+        few = plan.tile_n + 1
+        wanted = [(m, n + plan.tile_n, k), (m, few, k), (m, few, plan.step_k + plan.step_k // 2 + 1), (m, few, plan.step_k + 1)]
+        all_cases.append(_first_that_fits(plan, padded, wanted, _padded))
         if not plan.least_depth:
             half_m, half_n = plan.tile_m // 2 + 1, plan.tile_n // 2 + 1
             less = _padded(plan, padded, (half_m, half_n, plan.step_k // 2 + 1))
-            cut = _padded(plan, padded, (plan.tile_m + half_m, plan.tile_n + half_n, plan.step_k))
+            sizes = [(plan.tile_m + rows, plan.tile_n + columns, plan.step_k) for rows, columns in ((half_m, half_n), (half_m, 1), (1, 1))]
+            cut = _first_that_fits(plan, padded, sizes, _padded)
             all_cases += [replace(less, name="less than one tile"), replace(cut, name="one step of cut tiles")]
     return all_cases
 
 
+def _first_that_fits(
+    plan: GemmPlan, case: Case, wanted: list[tuple[int, int, int]], problem: Callable[[GemmPlan, Case, tuple[int, int, int]], Case]
+) -> Case:
+    """The first of these problems whose elements of 16 bits are no more than there are codes; the first of all if none is so small, or if
+    other sizes would not be cut along k alike."""
+    shrinks = not plan.least_depth and isinstance(plan.spec.decomposition, DataParallel)
+    problems = [problem(plan, case, sizes) for sizes in (wanted if shrinks else wanted[:1])]
+    return next((each for each in problems if _elements(plan, each) < residues.POISONED), problems[0])
+
+
+def _whole(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
+    batch = case.dimensions.get("batch", 1)
+    return replace(case, dimensions={**case.dimensions, **packed(plan, promised(plan, wanted), batch=batch)})
+
+
+def _elements(plan: GemmPlan, case: Case) -> int:
+    """Elements of 16 bits of a problem."""
+    arrays = [array for array in plan.sequence.arrays if array.role != "workspace" and residues.CODE_BITS.get(array.type) == 16]
+    return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) * (array.reads + array.writes) for array in arrays)
+
+
 def _padded(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
-    problem = padded_problem(plan, packed(plan, promised(plan, wanted), batch=case.dimensions.get("batch", 1)))
+    batch = min(case.dimensions.get("batch", 1), 2)
+    problem = padded_problem(plan, packed(plan, promised(plan, wanted), batch=case.dimensions["batch"] if plan.grouped else batch))
     return replace(case, dimensions={**case.dimensions, **problem})
 
 
