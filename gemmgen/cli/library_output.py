@@ -101,6 +101,20 @@ def print_certificates(entry: Entry, certificates: Sequence[Entry]) -> None:
     _print_predicted(first)
 
 
+def print_obstacles(records: Sequence[Mapping[str, Any]]) -> None:
+    """The statements in the way of properties that are not proved; one line for properties with the same obstacle."""
+    properties: dict[str, list[str]] = {}
+    for record in records:
+        for obstacle in record.get("obstacles", ()):
+            name, _, reason = obstacle.partition(": ")
+            names = properties.setdefault(reason, [])
+            names += [name] if name not in names else []
+    if properties:
+        _title("Not proved for all sizes")
+    for reason, names in properties.items():
+        click.echo(printable(f"  {', '.join(names)}: {reason}"))
+
+
 def _print_evidence(certificate: Entry) -> None:
     _title(f"Evidence for {certificate['architecture']}")
     for item in certificate["verification"]:

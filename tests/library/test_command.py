@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from cli.conftest import Run, no_gpu, run
 
+from gemmgen.library.evidence import PROOFS_FILE, evidence_text
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.listing import Listing
 
@@ -45,6 +46,25 @@ def test_show_takes_a_spec_a_name_or_the_beginning_of_one(run: Run, folder: Libr
         assert piece in text
     certificates = run("library", "show", name, "--library", folder.path, "--json", "--arch", "sm_90").json
     assert [certificate["architecture"] for certificate in certificates] == ["sm_90"]
+
+
+def test_show_names_obstacles_of_proofs(run: Run, folder: LibraryFolder, listing: Listing) -> None:
+    instance = next(found for found in listing.instances if found.label == "reduction/rows")
+    fields = {
+        "date": "2026-01-02",
+        "by": "z3",
+        "architecture": "sm_90",
+        "code": "0" * 64,
+        "launch": "1" * 64,
+        "proved": [],
+        "kernels": [[]],
+    }
+    reasons = ["memory: PTX line 7: not aligned", "races: PTX line 7: not aligned", "once: PTX line 9: stored twice"]
+    record = {"backend": "proof", **fields, "instance": instance.name, "seconds": 1.5, "obstacles": reasons}
+    (folder.evidence / PROOFS_FILE).write_text(evidence_text({"backend": "proof"}, [record]))
+    shown = run("library", "show", "reduction/rows", "--library", folder.path).out
+    (folder.evidence / PROOFS_FILE).unlink()
+    assert "  memory, races: PTX line 7: not aligned" in shown and "  once: PTX line 9: stored twice" in shown
 
 
 @pytest.mark.parametrize(

@@ -201,9 +201,10 @@ def list_command(folder: Path | None, kind: str | None, as_json: bool) -> None:
 @json_option
 def show_command(name: str, architecture: str | None, folder: Path | None, as_json: bool) -> None:
     """Show the certificates of one instance: its name, the beginning of it, or the name of its spec."""
-    from gemmgen.cli.library_output import print_certificates
+    from gemmgen.cli.library_output import print_certificates, print_obstacles
     from gemmgen.core.errors import GemmgenError
     from gemmgen.kernels.manifest import read_manifest
+    from gemmgen.library.evidence import read_evidence
     from gemmgen.library.folder import choose
 
     library = _find(folder)
@@ -221,6 +222,8 @@ def show_command(name: str, architecture: str | None, folder: Path | None, as_js
         print_json(certificates)
     else:
         print_certificates(entries[chosen], certificates)
+        proofs = read_evidence(library.evidence).proofs.values()
+        print_obstacles([record for record in proofs if record["instance"] == chosen])
 
 
 @command.command("measure")
