@@ -127,15 +127,15 @@ def check_proofs(
         if result is None:
             checked.left += 1
             continue
-        key, record = result
+        key, repeated = result
         before = records.get(key)
-        if before is None or record is None:
+        if before is None or repeated is None:
             checked.stale += 1
             continue
         checked.repeated += 1
-        for number, (old, new) in enumerate(zip(before["kernels"], record["kernels"], strict=True)):
+        for number, (old, new) in enumerate(zip(before["kernels"], repeated["kernels"], strict=True)):
             lost = [name for name in old if name not in new]
-            checked.lost += [f"{record['instance']}, kernel {number}: {name}" for name in lost]
+            checked.lost += [f"{repeated['instance']}, kernel {number}: {name}" for name in lost]
     progress("proving", len(tasks), len(tasks))
     return checked
 
