@@ -246,7 +246,11 @@ def _run_compiled(waves: Waves, progress: Progress | None) -> bool:
     """Runs a large launch by compiled code; False, with nothing changed, if it may have hazards or the kernel cannot be compiled."""
     program, memory = waves.program, waves.memory
     unfit = waves.arithmetic is not REAL or memory.maps or int(np.prod(waves.cluster)) != 1 or waves.explicit_cluster
-    if unfit or native_threads.expected_work(program, waves.grid, waves.block) < native_threads.LARGE_LAUNCH:
+    if (
+        unfit
+        or native_threads.expected_work(program, waves.grid, waves.block) < native_threads.LARGE_LAUNCH
+        or native_threads.is_for_lanes(program, waves.grid, waves.block)
+    ):
         return False
     kernel = native_threads.remembered_kernel(program)
     if kernel is None or kernel.failures >= native_threads.MOST_FAILURES:

@@ -81,6 +81,10 @@ _SPECIAL_WORDS = {
 }
 _VOTES = {"all": "VOTE_ALL", "any": "VOTE_ANY", "uni": "VOTE_UNIFORM", "ballot": "VOTE_BALLOT"}
 _SHUFFLES = {"up": "SHUFFLE_UP", "down": "SHUFFLE_DOWN", "bfly": "SHUFFLE_BUTTERFLY", "idx": "SHUFFLE_INDEX"}
+_ACCESSES = {"ld", "ldu", "st", "atom", "red"}
+_WEIGHT_OF_AN_ACCESS = 16
+"""Arithmetic instructions beside which an access makes up for what vectors of lanes gain."""
+_SAME_FOR_ALL = {"%ntid", "%nctaid"}
 _NOTHING = {"membar", "fence", "prefetch", "prefetchu", "nanosleep"}
 
 
@@ -88,6 +92,8 @@ MOST_FAILURES = 2
 """Launches of a kernel in a row that were given up, after which none is tried any more."""
 ENOUGH_WORK = 1_000_000
 """Instructions, as far as they can be foreseen, from which a kernel is compiled."""
+MANY_THREADS = 8192
+"""Threads of a launch from which vectors of lanes are worth their overhead."""
 LARGE_LAUNCH = 50_000_000
 """Such instructions from which a launch without a device is tried by compiled code."""
 _TURNS = 20
@@ -539,11 +545,52 @@ class Kernel:
     """PTX line of the instruction that gave the last one of them up; others than lines are numbers of native_threads.c."""
 
 
+def is_for_lanes(program: Program, grid: Dim3, block: Dim3) -> bool:
+    """True if a launch is likely to run faster lane by lane."""
+    return int(np.prod(grid)) * int(np.prod(block)) >= MANY_THREADS and suits_lanes(program)
+
+
 def expected_work(program: Program, grid: Dim3, block: Dim3) -> int:
     """A rough number of the instructions of a launch."""
     loops = any(target <= each.index for each in program.blocks for target in each.targets)
     count = sum(len(each.body) + 1 for each in program.blocks) * (_TURNS if loops else 1)
     return count * grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
+
+
+@of_program
+def suits_lanes(program: Program) -> bool:
+    """True if the instructions of a kernel's innermost loops are mostly arithmetic, and all threads take the same branches: vectors of many
+    lanes are faster there than one thread after another."""
+    jumps = [(target, block.index) for block in program.blocks for target in block.targets if target <= block.index]
+    innermost = [(first, last) for first, last in jumps if not any(first <= a and b <= last and (a, b) != (first, last) for a, b in jumps)]
+    bodies = [block for block in program.blocks if any(first <= block.index <= last for first, last in innermost)]
+    varying = _varying(program)
+    looping = [block for block in program.blocks if any(first <= block.index <= last for first, last in jumps)]
+    ends = [block.terminator for block in looping if block.terminator is not None]
+    if not bodies or any(end.opcode == "brx" or (end.guard is not None and end.guard.name in varying) for end in ends):
+        return False
+    accesses = sum(inst.opcode in _ACCESSES for block in bodies for inst in block.body)
+    return _WEIGHT_OF_AN_ACCESS * accesses < sum(len(block.body) for block in bodies)
+
+
+def _varying(program: Program) -> frozenset[str]:
+    """Registers whose values may differ between threads."""
+    found: set[str] = set()
+    grew = True
+    while grew:
+        grew = False
+        for block in program.blocks:
+            for inst in block.body:
+                results = results_of(inst)
+                if not results or found.issuperset(results):
+                    continue
+                operands = sources_of(inst)
+                names = {register.name for operand in operands for register in registers_of(operand)}
+                special = any(isinstance(operand, Special) and operand.name.partition(".")[0] not in _SAME_FOR_ALL for operand in operands)
+                if special or names & found or inst.opcode in ("atom", "shfl", "match") or (inst.guard and inst.guard.name in found):
+                    found.update(results)
+                    grew = True
+    return frozenset(found)
 
 
 def translation(program: Program) -> tuple[str, bool, int, int, int]:
@@ -710,7 +757,10 @@ def run(
     if (threads if kernel.suspends else 1) * program.local_bytes > _MOST_LOCAL_BYTES or not regions:
         return None
     context = _Context()
-    granules = clock.granules(kernel.granule_shift, len(memory))
+    try:
+        granules = clock.granules(kernel.granule_shift, len(memory))
+    except MemoryError:
+        return None
     clock.now += 1
     table = (_RegionOfC * len(regions))()
     may_write = {region.start for region in watched}

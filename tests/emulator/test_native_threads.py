@@ -8,6 +8,7 @@ import pytest
 from gemmgen.emulator import Device, launch, native_threads
 from gemmgen.emulator.device import DeviceLaunch
 from gemmgen.emulator.memory import GLOBAL_BASE
+from gemmgen.emulator.program import link
 from tests.emulator.test_native import needs_compiler
 
 BLOCKS, THREADS = 3, 96
@@ -146,3 +147,17 @@ def test_a_large_launch_without_a_device_is_compiled(name: str, monkeypatch: pyt
     monkeypatch.setattr(native_threads, "run", lambda *what: ran.append(outcome := original(*what)) or outcome)
     assert left(0) == left(1 << 60)
     assert len(ran) == 1 and ran[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "suits"),
+    [
+        ("mov.u32 %r21, 0; again: mad.lo.u32 %r20, %r20, %r10, 3; add.u32 %r21, %r21, 1; setp.lt.u32 %p2, %r21, 9; @%p2 bra again;", True),
+        ("again: mad.lo.u32 %r20, %r20, %r10, 3; setp.lt.u32 %p2, %r20, 9; @%p2 bra again;", False),
+        ("again: ld.global.u32 %r20, [%rd5]; add.u32 %r21, %r21, 1; setp.lt.u32 %p2, %r21, 9; @%p2 bra again;", False),
+        (MEETINGS, False),
+    ],
+    ids=["arithmetic", "leaves one by one", "loads", "no loop"],
+)
+def test_loops_of_arithmetic_suit_lanes(body: str, suits: bool) -> None:
+    assert native_threads.suits_lanes(link(KERNEL.replace("BODY", body), "kernel")) == suits
