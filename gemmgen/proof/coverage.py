@@ -318,7 +318,7 @@ class _Coverage:
             condition = as_condition(each.condition)
             for holds, branch in ((condition, each.yes), (z3.Not(condition), each.no)):
                 further = (*way, holds)
-                if not self._at.impossible(further):
+                if not self._at.excluded(way, holds):
                     pending.append((further, branch))
 
     def _equal(self, one: Element, two: Element, path: Path) -> bool:

@@ -112,6 +112,7 @@ class Provenance:
         self._forms: dict[tuple[object, ...], Form] = {}
         self._moved: dict[tuple[object, ...], Form] = {}
         """Forms with another turn, without a table."""
+        self._possible: set[tuple[int, frozenset[int]]] = set()
         self._carried_out: set[tuple[object, ...]] = set()
         self._loops_of: dict[int, z3.ArithRef | None] = {}
         self._stores: dict[str, list[Stores]] = {}
@@ -239,6 +240,19 @@ class Provenance:
             self.kept.append((goal, tuple(path)))
             self._answers[key] = self._known.proves([*self._premised, *path], goal, 2000)
         return self._answers[key]
+
+    def excluded(self, path: Path, condition: z3.BoolRef) -> bool:
+        """True if a condition contradicts a path. Paths that say the same of its symbols get the same answer, if that is False."""
+        wanted = node_of(condition)
+        nodes = [node_of(each) for each in path if not isinstance(each, bool)]
+        reach = wanted.symbols.union(*[each.symbols for each in nodes if each.symbols & wanted.symbols])
+        key = (wanted.number, frozenset(each.number for each in nodes if each.symbols <= reach))
+        if key in self._possible:
+            return False
+        if self.proves(path, z3.Not(condition)):
+            return True
+        self._possible.add(key)
+        return False
 
     def impossible(self, path: Path) -> bool:
         goal = z3.BoolVal(False)

@@ -91,9 +91,11 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.protocols import verdicts as ring_verdicts
     from gemmgen.proof.rings import uses_rings
     from gemmgen.proof.solver import OutOfTime, Solver
+    from gemmgen.proof.terms import forget_terms
     from gemmgen.proof.tickets import common_loads
 
     began = time.process_time()
+    forget_terms()
     solver = Solver(seconds)
     verdicts: dict[str, Verdict] = {}
     obstacle = ""

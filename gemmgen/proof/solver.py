@@ -9,6 +9,7 @@ from typing import Literal
 
 import z3
 
+from gemmgen.proof.quick import Comparisons, Samples
 from gemmgen.proof.terms import Node, node_of
 from gemmgen.proof.values import Condition, as_condition
 
@@ -38,6 +39,9 @@ class Solver:
 
     def __init__(self, seconds: float) -> None:
         self._deadline = time.process_time() + seconds
+        self._comparisons, self._samples = Comparisons(), Samples()
+        self._enough: dict[int, list[frozenset[int]]] = {}
+        """By the number of a goal: premises that were enough for it."""
         self.queries = 0
         self.seconds = 0.0
 
@@ -53,39 +57,60 @@ class Solver:
 
     def implies(self, premises: Sequence[Condition], goal: Condition, milliseconds: int = FULL_MILLISECONDS) -> Answer:
         """The answer to the question of whether the premises imply the goal."""
+        return self._answer(premises, goal, milliseconds, True)
+
+    def proves(self, premises: Sequence[Condition], goal: Condition, milliseconds: int = FULL_MILLISECONDS) -> bool:
+        """True if the premises imply the goal; False also where that is not known."""
+        return self._answer(premises, goal, milliseconds, False).verdict == "proved"
+
+    def _answer(self, premises: Sequence[Condition], goal: Condition, milliseconds: int, with_model: bool) -> Answer:
         if goal is True:
             return Answer("proved")
         conditions = [node_of(condition) for premise in premises if (condition := as_condition(premise)) is not True]
         wanted = node_of(as_condition(goal))
+        numbers = frozenset(condition.number for condition in conditions)
+        contradiction = any(each.kind == z3.Z3_OP_NOT and each.children[0].number in numbers for each in conditions)
+        if contradiction or wanted.number in numbers:
+            return Answer("proved")
+        left = self._comparisons.unproved(conditions, wanted)
+        if not left:
+            return Answer("proved")
+        wanted = left[0] if len(left) == 1 else node_of(z3.And(*[part.term for part in left]))
+        if any(enough <= numbers for enough in self._enough.get(wanted.number, ())):
+            return Answer("proved")
+        if not with_model and self._samples.refute(conditions, wanted):
+            return Answer("refuted")
         linear = [condition for condition in conditions if not condition.nonlinear]
         attempts = [(conditions, milliseconds)]
         if len(linear) < len(conditions):
             attempts.insert(0, (linear, QUICK_MILLISECONDS))
         near = _near(linear, wanted)
-        if len(near) < len(linear):
+        if wanted.symbols and len(near) < len(linear):
             attempts.insert(0, (near, QUICK_MILLISECONDS))
-        answer = Answer("unknown")
         for chosen, limit in attempts:
-            left = self._deadline - time.process_time()
-            if left <= 0:
-                raise OutOfTime
-            began = time.process_time()
-            solver = z3.Solver()
-            solver.set("rlimit", limit * STEPS_A_MILLISECOND)
-            solver.set("timeout", max(1, min(limit * SLOWEST, int(left * 1000 * SLOWEST))))
-            solver.add(*[condition.term for condition in chosen], z3.Not(wanted.term))
-            result = solver.check()
-            self.queries += 1
-            self.seconds += time.process_time() - began
+            result, solver = self._check(chosen, wanted, limit, chosen is not conditions)
             if result == z3.unsat:
+                self._enough.setdefault(wanted.number, []).append(frozenset(condition.number for condition in chosen))
                 return Answer("proved")
-            if chosen is conditions:
-                answer = Answer("refuted", solver.model()) if result == z3.sat else Answer("unknown")
-        return answer
+        if result == z3.sat:
+            model = solver.model()
+            self._samples.add(model, [*conditions, wanted])
+            return Answer("refuted", model)
+        return Answer("unknown")
 
-    def proves(self, premises: Sequence[Condition], goal: Condition, milliseconds: int = FULL_MILLISECONDS) -> bool:
-        """True if the premises imply the goal; False also where that is not known."""
-        return self.implies(premises, goal, milliseconds).verdict == "proved"
+    def _check(self, conditions: Sequence[Node], goal: Node, milliseconds: int, simple: bool) -> tuple[z3.CheckSatResult, z3.Solver]:
+        left = self._deadline - time.process_time()
+        if left <= 0:
+            raise OutOfTime
+        began = time.process_time()
+        solver = z3.SimpleSolver() if simple else z3.Solver()
+        solver.set("rlimit", milliseconds * STEPS_A_MILLISECOND)
+        solver.set("timeout", max(1, min(milliseconds * SLOWEST, int(left * 1000 * SLOWEST))))
+        solver.add(*[condition.term for condition in conditions], z3.Not(goal.term))
+        result = solver.check()
+        self.queries += 1
+        self.seconds += time.process_time() - began
+        return result, solver
 
 
 def _near(conditions: Sequence[Node], goal: Node) -> list[Node]:

@@ -76,8 +76,13 @@ def _node(term: z3.ExprRef, number: int, children: tuple[Node, ...]) -> Node:
     return Node(term, number, kind, children, symbols, product or any(child.nonlinear for child in children))
 
 
-def term_of(number: int) -> z3.ArithRef:
+def node_with(number: int) -> Node:
     """The term that has a number, which was taken apart before."""
+    return _NODES[number]
+
+
+def term_of(number: int) -> z3.ArithRef:
+    """The integer that has a number, which was taken apart before."""
     term = _NODES[number].term
     assert isinstance(term, z3.ArithRef)
     return term
