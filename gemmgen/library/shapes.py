@@ -61,6 +61,7 @@ CERTIFICATE: Shape = {
         }
     ],
     "field?": ({"date": str, "claim": str, "architecture": str, "outcome": str}, None),
+    "bits_not_confirmed?": [str],
     "numeric_class?": (
         {"name": (str, None), "terms": int, "reason?": str},
         None,

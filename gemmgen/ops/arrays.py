@@ -214,8 +214,11 @@ def _told_address(array: Any) -> int:
 
 
 def stored(product: Any, alpha: complex, beta: complex, out: Any) -> Any:
-    """The array alpha product + beta out, in ``out`` if there is one, else in ``product``. A beta other than 0 needs an ``out``."""
-    if alpha != 1:
+    """The array alpha product + beta out, in ``out`` if there is one, else in ``product``. A beta other than 0 needs an ``out``; with an
+    alpha of 0, what the product holds does not count."""
+    if alpha == 0:
+        product[...] = 0
+    elif alpha != 1:
         product *= alpha
     if out is None:
         return product

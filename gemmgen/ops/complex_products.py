@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.calls import FLOAT32_OVERFLOW, number
 from gemmgen.ops.arrays import is_torch, stored, type_word
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
@@ -37,6 +39,7 @@ def multiply(real_product: Callable[..., Any], a: Any, b: Any, out: Any, alpha: 
         raise LaunchError(f"matmul: a has elements {type_word(a)} and b {type_word(b)}, need one precision for both")
     if out is not None and type_word(out) != next(iter(complex_words)):
         raise LaunchError(f"matmul: out has elements {type_word(out)}, need {next(iter(complex_words))}")
+    alpha, beta = (_factor(name, value, part) for name, value in (("alpha", alpha), ("beta", beta)))
     if out is None and beta != 0:
         raise LaunchError("matmul: beta is not 0, but there is no out that it would multiply; pass out=")
     (a_real, a_imaginary), (b_real, b_imaginary) = _parts(a), _parts(b)
@@ -49,6 +52,16 @@ def multiply(real_product: Callable[..., Any], a: Any, b: Any, out: Any, alpha: 
     if a_imaginary is not None:
         imaginary = real_product(a_imaginary, b_real, out=imaginary, beta=0.0 if imaginary is None else 1.0)
     return _joined(real, imaginary, out, alpha, beta)
+
+
+def _factor(name: str, value: Any, part: str) -> complex:
+    """A factor of a product as a real or complex number. Raises ``LaunchError`` for anything else and for what ``part`` does not hold."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    overflow = FLOAT32_OVERFLOW if part == "float32" else inf
+    if not isinstance(value, complex):
+        return number("matmul", name, value, overflow)
+    return complex(number("matmul", name, value.real, overflow), number("matmul", name, value.imag, overflow))
 
 
 def _parts(array: Any) -> tuple[Any, Any]:

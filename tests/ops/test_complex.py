@@ -50,6 +50,12 @@ def test_results_are_added_to_out_times_complex_numbers() -> None:
     np.testing.assert_array_equal(out, want.astype(np.complex64))
 
 
+def test_without_alpha_factors_do_not_count() -> None:
+    a, out = np.full((3, 4), np.nan, np.complex64), integers(3, 2)
+    want = 2j * out
+    np.testing.assert_array_equal(ops.matmul(a, integers(4, 2), out=out, alpha=0.0, beta=np.complex64(2j)), want)
+
+
 def test_errors_are_within_those_of_real_products() -> None:
     """Each part is a sum of two products, rounded once more than these."""
     real, other = RNG.standard_normal((2, 2, 40, 40))
@@ -68,6 +74,11 @@ def test_errors_are_within_those_of_real_products() -> None:
         ({"b": "float64"}, "a has elements complex64 and b float64, need one precision"),
         ({"out": "float32"}, "out has elements float32, need complex64"),
         ({"out": "shape"}, r"out has shape \(5, 5\), need \(4, 6\)"),
+        ({"alpha": [1.0] * 6}, "alpha must be a number, got list"),
+        ({"alpha": np.ones(6)}, "alpha must be a number, got ndarray"),
+        ({"alpha": 10**400}, "alpha must be a number that a float holds"),
+        ({"alpha": 1e39j}, "more than float32 holds"),
+        ({"beta": "1"}, "beta must be a number, got str"),
         ({"beta": 1.0}, "beta is not 0, but there is no out"),
         ({"activation": "relu"}, "complex factors allow only out, alpha, beta, precision and backend"),
     ],

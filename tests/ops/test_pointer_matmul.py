@@ -78,6 +78,10 @@ def test_each_product_has_alpha_and_beta(type: str) -> None:
         ({"out": "columns"}, r"out\[1\] has shape \(70, 33\) and strides"),
         ({"out": "array"}, "out is ndarray, need a list of matrices like a"),
         ({"beta": 1.0}, "beta is not 0, but there is no out"),
+        ({"alpha": 10**400}, "alpha must be a number that a float holds"),
+        ({"alpha": [1.0, "2"]}, "alpha must be a number, got str"),
+        ({"alpha": [1.0, 1e39]}, "more than float32 holds"),
+        ({"output": ["float32"]}, r"results are \['float32'\], need"),
         ({"output": "int8"}, "results are int8, need float32, float16, bfloat16"),
         ({"sizes": np.zeros((2, 6), np.int32)}, "sizes, most and factors are for arrays of addresses"),
     ],
@@ -107,14 +111,16 @@ def test_lists_that_do_not_fit_are_refused(changes: dict[str, Any], message: str
     [
         ({"sizes": None}, "arrays of addresses need out, sizes, most and factors"),
         ({"factors": "int4"}, "factors is 'int4', need float32"),
+        ({"factors": ["float16"]}, r"factors is \['float16'\], need float32"),
         ({"alignment": 3}, "alignment is 3"),
+        ({"alignment": np.array([1, 2])}, r"alignment is array\(\[1, 2\]\)"),
         ({"transpose": "n"}, "transpose 'n'"),
         ({"b": np.zeros(2, np.int64)}, r"b is s64 of shape \(2,\), need int64 addresses"),
         ({"b": np.zeros(3, np.int32)}, "b is s32"),
         ({"sizes": np.zeros((3, 5), np.int32)}, r"sizes is s32 of shape \(3, 5\), need int32 of shape \(3, 6\)"),
         ({}, "lie in host memory"),
     ],
-    ids=["no-sizes", "type", "alignment", "letters", "count", "addresses", "six", "host"],
+    ids=["no-sizes", "type", "types", "alignment", "alignments", "letters", "count", "addresses", "six", "host"],
 )
 def test_addresses_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
     at = np.zeros(3, np.int64)

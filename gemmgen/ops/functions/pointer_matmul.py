@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from math import inf
 from typing import Any, Literal
 
 from gemmgen.core.elements import BY_WORD, ELEMENTS, numpy_type
@@ -14,6 +15,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.hardware.target import Architecture, Device
+from gemmgen.kernels.calls import FLOAT32_OVERFLOW, integer, is_plain_number, number
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.grouping import SIZES
 from gemmgen.kernels.gemm.request import alignment_elements, is_stored, result_type
@@ -172,23 +174,20 @@ def _is_large(sizes: Sequence[tuple[int, int]], device: Device) -> bool:
     return sum(ceil_div(m, 128) * ceil_div(n, 128) for m, n in sizes) >= 2 * device.sm_count
 
 
-def _is_number(factor: Any) -> bool:
-    return isinstance(factor, int | float)
-
-
 def _scalars(alpha: Any, beta: Any, count: int, result: str, like: Any) -> dict[str, Any]:
     """The arguments of a kernel for alpha and beta: numbers, or arrays in the library of ``like``. Raises ``LaunchError``."""
     if result == "s32":
         return {}
-    if _is_number(alpha) and _is_number(beta):
-        return {"alpha": float(alpha), "beta": float(beta)}
+    kind, overflow = ("f64", inf) if result == "f64" else ("f32", FLOAT32_OVERFLOW)
+    if is_plain_number(alpha) and is_plain_number(beta):
+        return {name: number("pointer_matmul", name, value, overflow) for name, value in (("alpha", alpha), ("beta", beta))}
     import numpy as np
 
-    kind = "f64" if result == "f64" else "f32"
     found = {}
     for name, given in (("alpha", alpha), ("beta", beta)):
-        if isinstance(given, list | tuple) or _is_number(given):
-            host = np.full(count, given, numpy_type(kind)) if _is_number(given) else np.asarray(given, numpy_type(kind))
+        if isinstance(given, list | tuple) or is_plain_number(given):
+            each = [given] * count if is_plain_number(given) else given
+            host = np.array([number("pointer_matmul", name, one, overflow) for one in each], numpy_type(kind))
             if host.shape != (count,):
                 raise LaunchError(f"pointer_matmul: {name} has {host.size} factors, need one for each of {count} products")
             given = sys.modules["torch"].from_numpy(host).to(like.device) if is_torch(like) else host
@@ -199,13 +198,18 @@ def _scalars(alpha: Any, beta: Any, count: int, result: str, like: Any) -> dict[
     return found
 
 
+def _kind(given: object) -> str:
+    """The short name of an element type; empty for anything but a name."""
+    return BY_WORD.get(given, given) if isinstance(given, str) else ""
+
+
 def _result_type(factors: str, output: str | None, alpha: Any, beta: Any) -> str:
     """The type of new results. Raises ``LaunchError`` for a type that these factors cannot have as a result."""
-    kind = result_type(factors, factors) if output is None else BY_WORD.get(output, output)
+    kind = result_type(factors, factors) if output is None else _kind(output)
     if kind not in RESULTS[factors]:
         words = ", ".join(ELEMENTS[one].word for one in RESULTS[factors])
-        raise LaunchError(f"pointer_matmul: results are {output}, need {words} for factors of {ELEMENTS[factors].word}")
-    if kind == "s32" and not (_is_number(alpha) and _is_number(beta) and (alpha, beta) == (1.0, 0.0)):
+        raise LaunchError(f"pointer_matmul: results are {output!s:.200}, need {words} for factors of {ELEMENTS[factors].word}")
+    if kind == "s32" and not (is_plain_number(alpha) and is_plain_number(beta) and (alpha, beta) == (1.0, 0.0)):
         raise LaunchError(f"pointer_matmul: alpha is {alpha} and beta {beta}, need 1 and 0 for results of int32")
     return kind
 
@@ -242,7 +246,7 @@ def _of_lists(a: Any, b: Any, out: Any, alpha: Any, beta: Any, output: str | Non
             shapes = f"a[{index}] of shape {one[2].shape} and b[{index}] of shape {other[2].shape}"
             raise LaunchError(f"pointer_matmul: {shapes} cannot be multiplied")
     if out is None:
-        if not _is_number(beta) or beta != 0:
+        if not is_plain_number(beta) or beta != 0:
             raise LaunchError("pointer_matmul: beta is not 0, but there is no out that it would multiply; pass out=")
         made = _result_type(kind, output, alpha, beta)
         out = [new_array(one[0], (one[2].shape[0], other[2].shape[1]), made) for one, other in zip(left, right, strict=True)]
@@ -388,11 +392,11 @@ def _of_addresses(
     check: bool,
     stream: Stream | None,
 ) -> None:
-    kind = BY_WORD.get(types[0], types[0])
+    kind = _kind(types[0])
     if kind not in FACTORS:
-        raise LaunchError(f"pointer_matmul: factors is {types[0]!r}, need {', '.join(ELEMENTS[one].word for one in FACTORS)}")
-    if alignment not in (1, 2, 4, 8, 16) or letters not in ("nn", "nt", "tn", "tt"):
-        got = f"alignment is {alignment!r} and transpose {letters!r}"
+        raise LaunchError(f"pointer_matmul: factors is {types[0]!r:.200}, need {', '.join(ELEMENTS[one].word for one in FACTORS)}")
+    if not isinstance(alignment, int) or alignment not in (1, 2, 4, 8, 16) or str(letters) not in ("nn", "nt", "tn", "tt"):
+        got = f"alignment is {alignment!r:.100} and transpose {letters!r:.100}"
         raise LaunchError(f"pointer_matmul: {got}, need 1, 2, 4, 8 or 16, and nn, nt, tn or tt")
     result = _result_type(kind, types[1], *scalars)
     views = [view_of(one, name, None) for name, one in zip(("a", "b", "out", "sizes"), (*addresses, sizes), strict=True)]
@@ -406,8 +410,10 @@ def _of_addresses(
         raise LaunchError(f"pointer_matmul: sizes is {views[3].type} of shape {views[3].shape}, need {need}")
     if any(isinstance(view.device, str) or view.device != views[0].device for view in views):
         raise LaunchError("pointer_matmul: addresses and sizes lie in host memory or on several devices, need one GPU; or pass lists")
-    if any(extent < 0 for extent in most):
-        raise LaunchError(f"pointer_matmul: most is {most}, need no negative extents")
+    if not isinstance(most, list | tuple) or len(most) != 3:
+        raise LaunchError(f"pointer_matmul: most is {most!r:.200}, need the largest m, n and k")
+    if any(integer("pointer_matmul", "most", extent) < 0 for extent in most):
+        raise LaunchError(f"pointer_matmul: most is {most!r:.200}, need no negative extents")
     aligned = tuple(max(1, alignment // ELEMENTS[one].bytes) for one in (kind, kind, result))
     if check:
         _check_addresses(addresses, sizes, most, (kind, result), letters, aligned)
