@@ -1,4 +1,4 @@
-# Everything that a checkout needs: Python 3.11 or later, and make. The environment is made in .venv by whatever needs it.
+# Tasks of a checkout. They need Python 3.11 or later and make; each target creates the environment in .venv if it is missing.
 
 PYTHON ?= python3
 SPEC ?= specs/gemm/v3_double_buffer.yaml
@@ -52,7 +52,7 @@ test-fast: $(VENV)/.installed-dev
 test-all: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n auto --tier all $(PYTEST_ARGUMENTS)
 
-# Triton is large, and of no other use here: beside the environment, not in it.
+# Triton is large and only needed here, so it is installed in a separate folder.
 test-hooks: $(VENV)/.installed-dev
 	@[ -d $(FRAMEWORKS)/triton ] || $(PIP) install $(KNOWN) --no-deps --target $(FRAMEWORKS) triton \
 	  || $(PIP) install --no-deps --target $(FRAMEWORKS) triton
@@ -65,7 +65,7 @@ lint: $(VENV)/.installed-dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-# Results of an earlier run are not taken: they know the kernels that they are of, but not the code that verified them.
+# Results of an earlier run are deleted: they record the kernels, but not the version of the code that verified them.
 sweep-ci: $(VENV)/.installed
 	@rm -rf build/sweeps
 	@status=0; for sweep in $(CI_SWEEPS); do \
@@ -100,12 +100,12 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Installing gemmgen into $(VENV); only the first time takes long.'
-	@$(PIP) install $(KNOWN) --editable . || { echo 'Not all of constraints.txt is to be had here.'; $(PIP) install --editable .; }
+	@$(PIP) install $(KNOWN) --editable . || { echo 'Some releases of constraints.txt are not available; installing the latest ones.'; $(PIP) install --editable .; }
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Installing gemmgen and its tools into $(VENV); only the first time takes long.'
-	@$(PIP) install $(KNOWN) --editable '.[dev]' || { echo 'Not all of constraints.txt is to be had here.'; $(PIP) install --editable '.[dev]'; }
+	@$(PIP) install $(KNOWN) --editable '.[dev]' || { echo 'Some releases of constraints.txt are not available; installing the latest ones.'; $(PIP) install --editable '.[dev]'; }
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python

@@ -61,7 +61,7 @@ def render_cupy(bundle: Bundle) -> str:
         *"\n\n\n".join(helpers).splitlines(),
         *(["", ""] if helpers else []),
         f"def {_function(plan.name)}({', '.join([*given[: len(arrays)], '*', *given[len(arrays) :]])}):",
-        '    """Launches on CuPy\'s current stream. Dimensions that no array tells are given by name; strides count elements."""',
+        '    """Launches on CuPy\'s current stream. Dimensions that no array determines are given by name; strides count elements."""',
     ]
     lines += [f"    {line}" for line in _bindings(arrays, [*dimensions])]
     for dimension in sequence.dimensions:

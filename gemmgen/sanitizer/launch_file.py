@@ -1,4 +1,4 @@
-"""Several launches on the same arrays, as YAML tells them."""
+"""Several launches on the same arrays, as YAML describes them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_launch_file(path: Path) -> LaunchFile:
         problems = error.errors()
         reasons = [f"  - {printable('.'.join(map(str, item['loc'])) or 'the file', 100)}: {item['msg']}" for item in problems[:_SHOWN]]
         more = [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        raise UnusableInput("\n".join([f"{path} tells no launches:", *reasons, *more])) from None
+        raise UnusableInput("\n".join([f"{path} describes no launches:", *reasons, *more])) from None
 
 
 def _with_arrays(value: object, given: dict[str, KernelArgument]) -> Any:

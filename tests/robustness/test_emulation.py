@@ -82,7 +82,7 @@ LAUNCH_FILES = {
     "arrays: &a {}\nlaunches: *a": "alias",
     "{arrays: {}, arrays: {}}": "twice",
     "{launches: [" + "{entry: k}," * 5000 + "]}": "more",
-    "": "tells no launches",
+    "": "describes no launches",
     "launches: !!python/object/apply:os.system [true]": "tag",
     "launches: [{entry: copy, grid: 1:00, block: 1}]": "grid",
     '{launches: [], "\\e[2J": 1}': "x1b",

@@ -269,7 +269,7 @@ def command(
         architecture, tuple(include_directories), tuple(definitions), tuple(compiler_options), debug, compiler=compiler
     )
     if launch_file is not None and (grid or block or cluster or argument_texts):
-        raise click.UsageError("--launches tells grids, blocks and arguments; leave out --grid, --block and --arg")
+        raise click.UsageError("--launches gives grids, blocks and arguments; leave out --grid, --block and --arg")
     if launch_file is None and (grid is None or block is None):
         raise click.UsageError(f"Missing option '{'--grid' if grid is None else '--block'}'.")
     if launch_file is not None:

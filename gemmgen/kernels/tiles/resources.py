@@ -56,7 +56,7 @@ class ResidentBlocks:
                 field,
                 f"about {estimate} registers a thread by an estimate",
                 need,
-                "gemmgen compile tells whether some are spilled",
+                "gemmgen compile shows whether some are spilled",
             ),
         )
 
