@@ -1,4 +1,4 @@
-"""Random calls of each operation of ``gemmgen.ops``: the arguments, what the result must be by NumPy, and how far it may be off.
+"""Random calls of each operation of ``gemmgen.ops``: the arguments, the expected result by NumPy, and how far it may be off.
 
 Bounds of sums hold for any order of the additions; exact results have none.
 """
@@ -40,7 +40,7 @@ MOST_SELECTED_FROM = 6000
 
 @dataclass(frozen=True)
 class Call:
-    """One call: its description, and a function that makes it and returns the difference from what is right, in words."""
+    """One call: its description, and a function that makes it and returns the difference from the right result, in words."""
 
     said: str
     make: Callable[[], str]

@@ -443,7 +443,7 @@ _MOVES = {
 
 def _follow(run: _Thread, inst: Instruction) -> None:
     """Statements ahead of an instruction, if it reads or writes registers that may hold no value: they give the launch up where such a
-    value has an effect, and mark what is computed from it."""
+    value has an effect, and mark the values computed from it."""
     without = run.undefined
     if not without:
         return

@@ -6,8 +6,8 @@ Three protocols are known:
   begins early waits for the launches before it first.
 - *Tickets*: a thread stores its part; a barrier of the block follows; thread 0 adds 1 to a counter by an atomic operation that releases and
   acquires at the scope of the device. The block that saw N - 1 is preceded by the additions of all N blocks, as counters are 0 before a
-  launch. It sets a flag in shared memory before another barrier, and its threads load only behind the flag: what the others stored before
-  their additions is visible to them.
+  launch. It sets a flag in shared memory before another barrier, and its threads load only behind the flag: data that the others
+  stored before their additions is visible to them.
 - *Words*: a block waits until a word is not 0 (``gemmgen.proof.flags``). The word holds the partial result, and its loads and stores
   are single accesses at the scope of the device.
 
@@ -51,7 +51,7 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
         elif ended:
             verdict.unproved += _by_words(lifter, here)
         else:
-            verdict.unproved.append("blocks read what blocks of this launch store, by no protocol that is known")
+            verdict.unproved.append("blocks read data that blocks of this launch store, by no known protocol")
     verdict.proved = verdict.obligations - len(verdict.unproved)
     return verdict
 

@@ -104,7 +104,7 @@ def _handover(contract: Contract, accesses: Sequence[Access], sent: Collection[s
     read = not all(access.kind == "store" for access in here) or any(contract.arrays[name].workspace for name in fetched)
     verdict = Verdict("handover", len(here) + len(sent) + len(fetched))
     if stored and read:
-        verdict.unproved.append("blocks read what blocks of this launch store, by no protocol that is known")
+        verdict.unproved.append("blocks read data that blocks of this launch store, by no known protocol")
     verdict.proved = verdict.obligations - len(verdict.unproved)
     return verdict
 

@@ -1,5 +1,5 @@
 // Products of two of NumPy's float32 matrices, as a function of Python's without any work in Python: it finds the kernel that serves such
-// layouts in a table, makes the result, and calls the kernel. What it does not know it leaves to its caller, by None.
+// layouts in a table, makes the result, and calls the kernel. Calls that it does not support return None, and the caller makes them.
 //
 // It declares the functions of Python's stable binary interface that it calls, and the head of NumPy's arrays, so that no headers are needed.
 #include <stddef.h>
@@ -64,7 +64,7 @@ static object *unknown(void)
     return none;
 }
 
-// What the functions below need of Python and NumPy.
+// Functions and types of Python and NumPy for the functions below.
 void numpy_products_prepare(object *of_none, object *of_empty, object *of_float32, object *of_array)
 {
     none = of_none, empty = of_empty, float32 = of_float32, array_kind = of_array;

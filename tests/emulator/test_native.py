@@ -140,7 +140,7 @@ def test_without_loops_numpy_computes(compiler: str, tmp_path: Path, monkeypatch
     assert native.loops() is None
     x, y, findings = outcome(BODIES["update in place"], f"compiler {compiler}")
     assert (x[: 16 * 256] == 2 * np.arange(16 * 256)).all() and (x == y)[: 16 * 256].all() and not findings
-    assert not list((tmp_path / "cache").rglob("loops.so")), "the cache keeps what cannot be used"
+    assert not list((tmp_path / "cache").rglob("loops.so")), "the cache keeps files that cannot be used"
 
 
 @needs_compiler

@@ -1,4 +1,4 @@
-"""Kernels compiled as a whole: the same memory, counts and findings as lane by lane; what may be a hazard is given up."""
+"""Kernels compiled as a whole: the same memory, counts and findings as lane by lane; possible hazards are given up."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ HAZARDS = {
 
 
 def launched(body: str, monkeypatch: pytest.MonkeyPatch, enough: int, now: int = 1) -> tuple[DeviceLaunch, list[object], bool]:
-    """A launch, what it leaves behind, and whether compiled code did all of it."""
+    """A launch, its results, and whether compiled code did all of it."""
     monkeypatch.setattr(native_threads, "ENOUGH_WORK", enough)
     device = Device(1 << 24)
     device._clock.now = now

@@ -116,7 +116,7 @@ MISTAKES: dict[str, Callable[[str], str]] = {
     "a sum changes after its products": changed(ROUND, lambda m: f"add.f32 {m[2]}, {m[2]}, {m[2]};\n\t{m[0]}", 3),
     "another sum is rounded": changed(ROUND, lambda m: m[0].replace(m[2], "%f256"), 3),
     "a sum is rounded as f16": changed(ROUND, lambda m: m[0].replace("bf16", "f16"), 3),
-    "some threads keep what they had": declared(changed(ROUND, lambda m: f"setp.ne.s32 %p801, %r1, 200;\n\t@%p801 {m[0]}", 3)),
+    "some threads keep their old values": declared(changed(ROUND, lambda m: f"setp.ne.s32 %p801, %r1, 200;\n\t@%p801 {m[0]}", 3)),
     "halves of a register are exchanged": changed(
         r"(mov\.b32 \s*%r128), \{(%rs\d+), (%rs\d+)\};", lambda m: f"{m[1]}, {{{m[3]}, {m[2]}}};"
     ),

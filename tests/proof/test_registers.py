@@ -53,7 +53,7 @@ FUNCTIONS: dict[str, tuple[str, set[str]]] = {
     "a copy that nobody uses": ("mov.f32 %f1, %f2;", set()),
     "a copy that is used": (f"mov.f32 %f1, %f2; {STORE}", {"%f1"}),
     "a copy of a copy": (f"mov.f32 %f3, %f2; mov.f32 %f1, %f3; {STORE}", {"%f1"}),
-    "a copy over what was written": (f"mov.f32 %f1, 0f00000000; mov.f32 %f1, %f2; {STORE}", {"%f1"}),
+    "a copy over a written value": (f"mov.f32 %f1, 0f00000000; mov.f32 %f1, %f2; {STORE}", {"%f1"}),
     "loaded a turn ahead": (AHEAD, set()),
     "loaded a turn ahead, and one turn more": (AHEAD.replace("@%p2 bra LOOP", "setp.le.s32 %p2, %r2, %r1; @%p2 bra LOOP"), {"%f1"}),
     "loaded a turn ahead on the other way": (AHEAD.replace("@!%p2 bra NEXT", "@%p2 bra NEXT"), {"%f1"}),

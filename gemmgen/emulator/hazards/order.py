@@ -240,7 +240,7 @@ class Order:
         return fine
 
     def _happened_before(self, lane: int, thread: int, time: int) -> bool:
-        """True if what a thread did happened before what a lane does now: `ordered` for one pair, without arrays."""
+        """True if a thread's accesses at a time happened before the lane's access now: `ordered` for one pair, without arrays."""
         mine, stride, group = int(self.threads[lane]), self.geometry.stride, self.group
         if thread == mine or (thread // stride == mine // stride and time <= self.base[lane]):
             return True

@@ -268,7 +268,7 @@ class Shadow:
         self.repeated: Race | None = None
         """Called in place of `race` where the bytes that are written are there already, or are written by all lanes alike."""
         self.unfenced: Callable[[Site, Lanes, np.ndarray, Records, np.ndarray], np.ndarray] | None = None
-        """Called for strong loads of what another block stored by a strong operation before a flag, where no fences order the two.
+        """Called for strong loads of data that another block stored by a strong operation before a flag, where no fences order the two.
         Returns a flag for each that it reports."""
         self._searches = 0
         self.content: Callable[[], np.ndarray] | None = None
@@ -686,8 +686,8 @@ class Shadow:
         return self.unfenced is not None and site.exchanges and not site.writes
 
     def _behind_flags(self, granules: np.ndarray, lanes: Lanes, others: np.ndarray) -> np.ndarray:
-        """True for unordered loads of lanes of what a store in `others` left, if the lane's block has accessed another location, a flag,
-        after the storing block has written that after the store. Only fences would make the flag order the store."""
+        """True for unordered loads of lanes of bytes that a store in `others` left, if the lane's block has accessed another
+        location, a flag, after the storing block has written that after the store. Only fences would make the flag order the store."""
         stride = self.order.geometry.stride
         readers, writers = self.order.threads[lanes] // stride, (others & 0xFFFFFFFF) // stride
         chosen = np.flatnonzero(self._of_data(others) & (readers != writers))

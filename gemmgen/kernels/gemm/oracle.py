@@ -393,7 +393,7 @@ def _filled(scale: ScaleArray, case: Case) -> npt.NDArray[np.bool_]:
 
 def _make_tiny(lines: npt.NDArray[Any], first: int) -> None:
     """Every second line has ones at k of `first` plus an even number, and at one other k, another one in each, a number near 2^-121. The
-    others are zero where the other matrix has ones, and else so large that what planes lose of a tiny number counts."""
+    others are zero where the other matrix has ones, and else so large that the part of a tiny number that planes lose counts."""
     half = lines.shape[-1] // 2
     lines[..., ::2, first::2] *= 2.0**40
     lines[..., ::2, 1 - first :: 2] = 0.0

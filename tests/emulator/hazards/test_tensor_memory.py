@@ -81,7 +81,7 @@ PLANTS: dict[str, tuple[str, str, str]] = {
         "tcgen05 operation|in flight|still in use",
     ),
     "never waited for": (READ, "if (i + 1 == 3) break; " + READ, "nobody has seen the arrival"),
-    "a stride into what nothing wrote": ("matrix(as, 2048, 128, 0)", "matrix(as, 2048, 256, 0)", "unwritten"),
+    "a stride into unwritten memory": ("matrix(as, 2048, 128, 0)", "matrix(as, 2048, 256, 0)", "unwritten"),
     "a sum that nothing began": (f"{FORM}u, 0)", f"{FORM}u, 1)", "nothing has written a part"),
 }
 

@@ -165,7 +165,7 @@ MISTAKES: dict[str, tuple[Statements, type[emulator.EmulatorError]]] = {
     "the parity of the next phase": (changed(ALONE, "second wait", "[B2], 0", "[B2], 1"), IN_USE),
     "both commits at one barrier": (changed(ALONE, "first commit", "[B1]", "[B2]"), emulator.Deadlock),
     "version bits": ({**ALONE, "matrices": matrix("%da", "SA", 2048, 128, 0) + matrix("%db", "SB", 512, 128)}, emulator.InvalidMatrix),
-    "a stride beyond what was filled": ({**ALONE, "matrices": matrix("%da", "SA", 2048, 384) + matrix("%db", "SB", 512, 128)}, UNWRITTEN),
+    "a stride beyond the filled part": ({**ALONE, "matrices": matrix("%da", "SA", 2048, 384) + matrix("%db", "SB", 512, 128)}, UNWRITTEN),
     "a sum that nothing began": (changed(ALONE, "first product", "%no;", "%one;"), UNWRITTEN),
     "a barrier that counts two": (changed(ALONE, "init", "[B2], 1", "[B2], 2"), emulator.Deadlock),
     "a product of every lane": (changed(ALONE, "first product", "@%one", "@%warp"), emulator.TensorRace),
