@@ -4,10 +4,11 @@
     python -m measurements.tensor_copies --check FILE   anywhere: the emulator against the record
 
 Maps are random: layouts without and with interleave, tile and im2col mode, every swizzle, strides and boxes that cross the ends of
-the array, loads, stores and reductions. Elements are numbered. The record keeps a sum of the elements that a copy
-leaves (the tile in shared memory, or the array), and the tile of loads. Some maps break a rule; of them the driver's code is kept. Contents of the file: `cases` and `maps` (texts,
-JSON), `sums` (of cases), `tile0`, `tile1` ... (of the cases that load), `codes` (the driver's, of maps; 0: taken), `refused` and `faulted`
-(JSON: cases whose map the driver has not taken, and those that ended with a fault). tensor_copies.md lists the results.
+the array, loads, stores and reductions. Elements are numbered. The record keeps a sum of the elements that a copy leaves (the tile in
+shared memory, or the array), and the tile of loads. Some maps break a rule; for them it keeps the driver's code. Contents of the file:
+`cases` and `maps` (texts, JSON), `sums` (of cases), `tile0`, `tile1` ... (of the cases that load), `codes` (the driver's, of maps; 0:
+taken), `refused` and `faulted` (JSON: cases whose map the driver has not taken, and those that ended with a fault). tensor_copies.md
+lists the results.
 """
 
 from __future__ import annotations
