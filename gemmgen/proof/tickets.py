@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import z3
 
-from gemmgen.emulator.ptx.syntax import Integer
+from gemmgen.emulator.ptx.syntax import Instruction, Integer
 from gemmgen.proof.data import Access
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
@@ -181,6 +181,12 @@ def _reaches(lifter: Lifter, stored: Access, loaded: Access) -> bool:
     return known.solver.proves([*facts, *shared], z3.And(*goals) if goals else True)
 
 
+def meets_block(instruction: Instruction) -> bool:
+    """True for a barrier that all threads of a block pass together."""
+    whole = len(instruction.operands) == 1 and instruction.has("sync") and not instruction.has("warp")
+    return instruction.opcode in ("bar", "barrier") and instruction.guard is None and whole
+
+
 def _behind_barrier(lifter: Lifter, stored: Access, loaded: Access) -> bool:
     """True if a store is one branch away from a barrier that a thread passes before it loads, and thread 0 takes this branch.
 
@@ -190,8 +196,11 @@ def _behind_barrier(lifter: Lifter, stored: Access, loaded: Access) -> bool:
     if len(flow.predecessors[stored.block]) != 1 or stored.instruction.guard is not None:
         return False
     (before,) = flow.predecessors[stored.block]
-    meets = any(each.opcode in ("bar", "barrier") and each.guard is None and each.has("sync") for each in flow.blocks[before])
-    if not meets or before not in flow.dominators[loaded.block] or any(before in blocks for blocks in flow.loops.values()):
+    if (
+        not any(map(meets_block, flow.blocks[before]))
+        or before not in flow.dominators[loaded.block]
+        or any(before in blocks for blocks in flow.loops.values())
+    ):
         return False
     branch = lifter.relative_path(before, stored.path)
     if branch is None:
