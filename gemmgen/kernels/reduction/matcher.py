@@ -106,7 +106,7 @@ INVARIANT_ROWS = (1, 64, 512, 4096)
 HEAVY = ("logsumexp", "mean_variance")
 """Operations with more arithmetic on an element than the model counts, unless the rows of a tensor's axes are read in whole vectors."""
 HEAVY_MARGIN = 1.5
-ROWS_MARGIN = 1.3
+ROWS_MARGIN = 1.1
 """An instance for rows is taken only if it is expected to be faster by this factor than one whose threads are chosen for the problem: 2048
 rows of 1000 floats take 6.8 and 3.8 us on an H200, 10,008 of 38,880 take 372 and 342 us."""
 EARLY_BYTES = 48 << 20
