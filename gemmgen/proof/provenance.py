@@ -21,7 +21,7 @@ from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import OtherThread, final_waits, landings
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.terms import mentions, node_of, term_of
-from gemmgen.proof.values import Condition, as_condition
+from gemmgen.proof.values import Condition, as_condition, conjuncts
 
 MAX_SPLITS = 2
 """Conditions that distinguish problems."""
@@ -325,7 +325,7 @@ class Provenance:
     def possible(self, access: Access) -> Numbers:
         """The threads that conditions on the thread alone do not keep from an access."""
         allowed = np.ones(self._threads, dtype=bool)
-        for condition in access.path:
+        for condition in conjuncts(access.path):
             if not isinstance(condition, bool):
                 try:
                     allowed &= np.broadcast_to(evaluate(condition, self._symbols, self._evaluated) != 0, self._threads)
