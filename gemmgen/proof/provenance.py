@@ -109,6 +109,7 @@ class Provenance:
         self._evaluated: dict[int, Numbers] = {}
         self._answers: dict[tuple[object, ...], bool] = {}
         self.kept: list[object] = []
+        self._known_of: dict[int, z3.ArithRef] = {}
         self._forms: dict[tuple[object, ...], Form] = {}
         self._moved: dict[tuple[object, ...], Form] = {}
         """Forms with another turn, without a table."""
@@ -187,12 +188,12 @@ class Provenance:
         """A term without the choices that the assumed kind of problem decides."""
         if not self._assumed:
             return term
-        substituted = z3.substitute(term, *self._assumed)
-        if substituted.eq(term):
-            return term
-        substituted = z3.simplify(substituted)
-        self.kept.append(substituted)
-        return substituted
+        key = term.get_id()
+        if key not in self._known_of:
+            substituted = z3.substitute(term, *self._assumed)
+            self.kept.append(term)
+            self._known_of[key] = term if substituted.eq(term) else z3.simplify(substituted)
+        return self._known_of[key]
 
     def barriers(self, access: Access) -> z3.ArithRef:
         """Barriers that a thread has passed before an access."""
