@@ -353,8 +353,8 @@ class Referee:
                 shape = {each: round_up(size, self.task.multiples.get(each, 1)) for each, size in shape.items()}
                 if value // step * step + 2 * step < _FARTHEST and fits(self.task, shape):
                     plan.append((shape, self._inputs(shape, "ordinary"), True))
-            if (shape := self._with_blocks(value + 1)) is not None:
-                plan.append((shape, self._inputs(shape, "ordinary"), True))
+            if (many := self._with_blocks(value + 1)) is not None:
+                plan.append((many, self._inputs(many, "ordinary"), True))
         if not plan:
             return
         questions = [Question(shape, self._numbers(arrays)) for shape, arrays, _ in plan]
