@@ -85,6 +85,11 @@ _ACCESSES = {"ld", "ldu", "st", "atom", "red"}
 _WEIGHT_OF_AN_ACCESS = 16
 """Arithmetic instructions beside which an access makes up for what vectors of lanes gain."""
 _SAME_FOR_ALL = {"%ntid", "%nctaid"}
+_OF_THE_CORE = {
+    *("mma", "wmma", "wgmma", "tcgen05", "ldmatrix", "stmatrix", "movmatrix", "cp", "mbarrier", "fence", "setmaxnreg", "griddepcontrol"),
+    *("tex", "tld4", "suld", "sust", "barrier", "mapa", "clusterlaunchcontrol"),
+}
+"""Instructions without which a kernel that has them does little: without a translation of one, none is compiled."""
 _NOTHING = {"membar", "fence", "prefetch", "prefetchu", "nanosleep"}
 
 
@@ -467,12 +472,12 @@ def _follow(run: _Thread, inst: Instruction) -> None:
 
 def _translate_or_give_up(run: _Thread, inst: Instruction, live: frozenset[str], block: int) -> None:
     """As `_translate`; without a translation, the launch is given up where a thread executes the instruction. Every thread executes those
-    of the first block."""
+    of the first block, and nearly every one those of the kernel's core."""
     before = list(run.statements)
     try:
         _translate(run, inst, live)
     except Untranslated:
-        if block == 0 and inst.guard is None:
+        if inst.opcode in _OF_THE_CORE or (block == 0 and inst.guard is None):
             raise
         run.statements[:] = before
         run.emit(inst, [f"GIVE_UP({inst.line});"])
