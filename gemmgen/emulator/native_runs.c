@@ -26,6 +26,12 @@ static inline double multiply_add(double a, double b, double c) {
   result = result != result ? double_of(0xfff8000000000000ull) : result;
   return passing(passing(passing(result, a), c), b);
 }
+static inline float multiply_add_down(float a, float b, float c) {
+  const double product = (double)a * b, sum = product + c, part = sum - product, rest = (product - (sum - part)) + (c - part);
+  const float nearest = (float)sum;
+  if (sum == 0) return signbit(product) || signbit(c) ? -0.0f : 0.0f;
+  return nearest > sum || (nearest == sum && rest < 0) ? nextafterf(nearest, -INFINITY) : nearest;
+}
 static inline float flushed(float value) {
   return fabsf(value) < 0x1p-126f ? float_of(raw_float(value) & 0x80000000u) : value;
 }

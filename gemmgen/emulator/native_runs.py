@@ -225,6 +225,8 @@ def _mad(run: Run, inst: Instruction) -> None:
         _only(inst, "rn")
         first, second, third = _reads(run, inst, "f64")
         run.write(inst, inst.operands[0], "f64", f"multiply_add({first}, {second}, {third})")
+    elif inst.has("rm"):
+        _float(run, inst, lambda a, b, c: f"multiply_add_down({a}, {b}, {c})", "rm")
     else:
         _float(run, inst, lambda a, b, c: f"fmaf({a}, {b}, {c})")
 
@@ -250,12 +252,12 @@ def _product(run: Run, inst: Instruction) -> None:
     run.write(inst, inst.operands[0], unsigned, product)
 
 
-def _float(run: Run, inst: Instruction, compute: Callable[..., str]) -> None:
-    """Arithmetic of floats that rounds to nearest."""
+def _float(run: Run, inst: Instruction, compute: Callable[..., str], rounding: str = "rn") -> None:
+    """Arithmetic of floats."""
     type_name = inst.type
     if inst.types not in (("f32",), ("f64",)):
         raise Untranslated(type_name)
-    _only(inst, "rn", *(("ftz", "sat", "approx", "full") if type_name == "f32" else ()))
+    _only(inst, rounding, *(("ftz", "sat", "approx", "full") if type_name == "f32" else ()))
     values = _reads(run, inst, type_name)
     if inst.has("ftz"):
         values = [f"flushed({value})" for value in values]

@@ -97,7 +97,7 @@ FORMS = {
             "f32",
             "%f1, %f2",
         ),
-        *_each("fma.rn.T fma.rn.ftz.T fma.rn.sat.T mad.rn.T".replace(" mad.rn.T", ""), "f32", "%f1, %f2, %f3"),
+        *_each("fma.rn.T fma.rn.ftz.T fma.rm.T fma.rm.ftz.T fma.rn.sat.T mad.rn.T".replace(" mad.rn.T", ""), "f32", "%f1, %f2, %f3"),
         *_each("neg.T abs.T sqrt.rn.T rcp.rn.T rcp.approx.T sqrt.approx.T rsqrt.approx.T", "f32", "%f1"),
         *_each("cvt.rni.T.f32 cvt.rzi.T.f32 cvt.rmi.T.f32 cvt.rpi.T.f32", "f32", "%f1"),
         *_each("ex2.approx.T ex2.approx.ftz.T lg2.approx.T sin.approx.T cos.approx.ftz.T tanh.approx.T", "f32", "%f1"),
