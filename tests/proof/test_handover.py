@@ -61,6 +61,8 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "the addition only acquires": (TICKETS, ATOM, "atom.add.acquire.gpu"),
     "the addition is for this block alone": (TICKETS, ATOM, "atom.add.acq_rel.cta"),
     "no barrier before the addition": (TICKETS, rf"bar\.sync\s+0;(?=(?:[^;]*;){{1,12}}[^;]*{ATOM})", ""),
+    "a barrier of the warp before the addition": (TICKETS, rf"bar\.sync\s+0;(?=(?:[^;]*;){{1,12}}[^;]*{ATOM})", "bar.warp.sync -1;"),
+    "a barrier of the warp before the flag is loaded": (TICKETS, rf"bar\.sync\s+0;(?=[^;]*ld\.shared\.u8[^;]*{FLAG})", "bar.warp.sync -1;"),
     "partial sums through constant caches": (TICKETS, r"ld\.global\.f32(?=[^\n]*\n(?!.*ld\.global\.f32).*\Z)", "ld.global.nc.f32"),
     "one addition more is waited for": (
         TICKETS,
