@@ -28,6 +28,7 @@ from gemmgen.proof.roles import FEW_TURNS, SHARED_BASE, Runner, Step
 from gemmgen.proof.semantics import _ARITHMETIC, _special
 from gemmgen.proof.solver import Solver
 from gemmgen.proof.symbols import Content, Expression, signed
+from gemmgen.proof.tensor_memory import follow_tensor_memory, uses_tensor_memory
 from gemmgen.proof.values import Value, as_term, constant
 
 MOST = (1 << 31) - 1
@@ -50,7 +51,12 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         types = {array.name: array.type for array in sequence.arrays}
         return Fragments(function, maps, named, types, product.dimension, (SHARED_BASE, size), launch.threads)
 
-    ring, runner = follow(sequence, launch, module, function, solver.check_time, fragments)
+    ring: Ring
+    runner: Runner
+    if uses_tensor_memory(function):
+        ring, runner = follow_tensor_memory(sequence, launch, module, function, solver.check_time)
+    else:
+        ring, runner = follow(sequence, launch, module, function, solver.check_time, fragments)
     for map_ in sequence.tensor_maps:
         if map_.name in ring.used_maps:
             holds = _is_the_array(map_, sequence, contract, solver)
@@ -79,7 +85,12 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         ring.found.note("once", "boxes", not why, why)
     sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
     accesses: Sequence[Access] | None = ()
-    if ring.direct:
+    if ring.direct and uses_tensor_memory(function):
+        accesses = None
+        for name in ("memory", "once"):
+            why = "results that threads store in a loop over tiles are not followed"
+            ring.found.note(name, "direct", False, why, next(iter(ring.direct.values())))
+    elif ring.direct:
         accesses = note_direct_accesses(ring.found, module, function, contract, solver, list(ring.direct.values()), sent)
     found = {name: _verdict(name, ring.found) for name in PROPERTIES}
     ready = found["once"].holds and found["progress"].holds
@@ -90,7 +101,9 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         ready = all(found[name].holds for name in ("memory", "races", "progress"))
         missing = Verdict("handover", unproved=["memory, races and progress must be proved first"])
         found["handover"] = _handover(contract, accesses, sent, fetched) if ready and accesses is not None else missing
-    if product is not None:
+    if product is not None and ring.fragments is None:
+        found["coverage"] = Verdict("coverage", unproved=["sums in tensor memory are not followed"])
+    elif product is not None:
         ready = all(found[name].holds for name in ("memory", "races", "progress"))
         missing = Verdict("coverage", unproved=["memory, races and progress must be proved first"])
         found["coverage"] = _coverage(ring, product, known) if ready else missing

@@ -249,6 +249,8 @@ class Ring:
                 return self._copy(state_, role, instruction, threads, values)
             case "wgmma":
                 return self._product(state_, role, instruction, values)
+            case "tcgen05":
+                raise Unliftable(instruction, "tensor memory is not modelled in this kernel")
             case "bar" | "barrier":
                 return self._meet(state_, role, instruction, values)
             case "fence":

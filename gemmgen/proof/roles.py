@@ -39,13 +39,15 @@ FEW_TURNS = 3
 MAX_STATES = 20_000
 MAX_STEPS = 3_000_000
 EVENTS = frozenset(
-    ("bar", "barrier", "mbarrier", "cp", "wgmma", "fence", "st", "ld", "ldmatrix", "stmatrix", "red", "atom", "griddepcontrol")
+    ("bar", "barrier", "mbarrier", "cp", "wgmma", "tcgen05", "fence", "st", "ld", "ldmatrix", "stmatrix", "red", "atom", "griddepcontrol")
 )
 """Opcodes that a monitor sees."""
 WITHOUT_EFFECT = frozenset(("prefetch", "nanosleep", "pragma", "setmaxnreg", "membar", "applypriority", "createpolicy"))
 COLLECTIVE = frozenset(("wgmma", "stmatrix", "ldmatrix", "bar", "barrier", "mma"))
 ALLOWED = EVENTS | WITHOUT_EFFECT | COLLECTIVE | PURE | {"bra", *LEAVES}
 
+MEETING = Expression("meeting")
+"""Stands for the barrier that a role waits at until all threads of the block have come."""
 RENEWED = Expression("renewed")
 """Stands for a sum until nothing has its new name any more."""
 
@@ -230,6 +232,8 @@ class Runner:
             facts = dict(stored)
             here = seen[roles, stored]
             comparison = _wanted(roles)
+            if comparison is None and any(role.waiting is not None for role in roles):
+                raise Unliftable(None, "a barrier of the whole block that some threads do not come to")
             if comparison is None:
                 self.monitor.together([role.monitor for role in roles], True, facts)
                 continue
@@ -244,9 +248,7 @@ class Runner:
     ) -> tuple[tuple[Role, ...], Facts, Step]:
         """The roles after a comparison that some of them wait for."""
         together = [place for place, role in enumerate(roles) if role.waiting == comparison]
-        rest = [role for place, role in enumerate(roles) if place not in together]
-        complete = all(role.ended and self.monitor.idle(role.monitor) for role in rest)
-        states = self.monitor.together([roles[place].monitor for place in together], complete, facts)
+        states = self._agreed(roles, together, facts)
         changed = list(roles)
         for place, state in zip(together, states, strict=True):
             changed[place] = replace(changed[place], monitor=state)
@@ -256,6 +258,12 @@ class Runner:
             changed[place] = replace(role, environment=_stored(environment), waiting=None)
         renamed, facts, counter, grows, step = self._named(tuple(changed), {**facts, comparison: outcome}, comparison, together)
         return renamed, facts, Step(0, 0, counter, grows, comparison, step, outcome)
+
+    def _agreed(self, roles: tuple[Role, ...], together: Sequence[int], facts: Facts) -> Sequence[object]:
+        """The states of roles that decide together."""
+        rest = [role for place, role in enumerate(roles) if place not in together]
+        complete = all(role.ended and self.monitor.idle(role.monitor) for role in rest)
+        return self.monitor.together([roles[place].monitor for place in together], complete, facts)
 
     def _named(
         self, roles: tuple[Role, ...], facts: Facts, comparison: Expression, together: Sequence[int]
@@ -331,7 +339,7 @@ class Runner:
         pending = list(reversed(roles))
         while pending:
             role = pending.pop()
-            if role.ended:
+            if role.ended or role.waiting == MEETING:
                 found.append(role)
                 continue
             left = self._walk(role, facts, self.flow.end)
@@ -339,7 +347,27 @@ class Runner:
                 found.append(left[0])
             else:
                 pending += reversed(left)
+        if all(role.waiting == MEETING for role in found):
+            met = self._met(tuple(found))
+            if met is not None:
+                return self._rest((met,), facts)
         return tuple(found), facts
+
+    def _meets_again(self, role: Role, instruction: Instruction) -> bool:
+        """True for a barrier at which roles become one again."""
+        return False
+
+    def _met(self, roles: tuple[Role, ...]) -> Role | None:
+        """Roles that came to such a barrier as one; None if some have not."""
+        return None
+
+    def _passed(self, here: Role, instruction: Instruction) -> Role | None:
+        """The role behind statements that depend on a comparison which need not be decided; None if it must be."""
+        return None
+
+    def _loaded(self, instruction: Instruction, values: Values) -> Content | None:
+        """The content that a load gives; None for data."""
+        return None
 
     def _walk(self, role: Role, facts: Facts, stop: int, inner: bool = False) -> list[Role]:
         """Runs a role to ``stop``, to its end or to a decision; several roles where its threads part."""
@@ -378,6 +406,8 @@ class Runner:
                             break
                         return parted
                     break
+                if guard == 1 and self._meets_again(role, instruction) and not inner:
+                    return [Role(role.threads, block, place, _stored(environment), state, (), MEETING)]
                 if isinstance(guard, Expression):
                     if instruction.opcode in EVENTS:
                         if inner:
@@ -430,7 +460,8 @@ class Runner:
         if of_cluster and opcode in ("bar", "barrier", "st", "ld", "red", "atom"):
             raise Unliftable(instruction, "clusters of blocks are not modelled")
         collective = opcode in COLLECTIVE or "aligned" in instruction.modifiers
-        if collective and (threads != role.everyone.threads or not _whole_warps(threads)):
+        some = threads != role.everyone.threads and opcode != "tcgen05"
+        if collective and (some or not _whole_warps(threads)):
             raise Unliftable(instruction, "only a part of a warp comes here")
         if opcode in EVENTS:
             if opcode == "mbarrier" and instruction.modifiers[0] in ("try_wait", "test_wait"):
@@ -441,8 +472,8 @@ class Runner:
                 environment[target.name] = 1
             elif opcode == "ld" and instruction.has("param") and guard == 1:
                 self._parameter(instruction, environment)
-            elif opcode in ("ld", "atom", "ldmatrix"):
-                self._assign(instruction, None, environment)
+            elif opcode in ("ld", "atom", "ldmatrix", "tcgen05"):
+                self._assign(instruction, self._loaded(instruction, values) if guard == 1 else None, environment)
             return state
         state = self.monitor.plain(state, instruction, guard == 1 and not role.whole)
         if opcode in WITHOUT_EFFECT or not self._computes[id(instruction)]:
@@ -462,6 +493,13 @@ class Runner:
                     assert isinstance(usual, Expression)
                     result = logic("not", (usual,)) if negated != turned else usual
                     origins[usual] = operands[0].name
+                elif (counted := _reaches(plain, facts)) is not None:
+                    usual, turned = less(*counted)
+                    assert isinstance(usual, Expression)
+                    result = usual if negated != turned else logic("not", (usual,))
+                    for operand, content in zip(operands, contents, strict=True):
+                        if isinstance(operand, Register) and content == counted[0]:
+                            origins[usual] = operand.name
                 elif plain.arguments and isinstance(plain.arguments[0], int):
                     for operand, content in zip(operands, contents, strict=False):
                         if isinstance(operand, Register) and content == plain.arguments[0]:
@@ -585,6 +623,8 @@ class Runner:
         if isinstance(guard, int):
             return successors[0 if guard else -1], None
         here = Role(role.threads, block, place, _stored(environment), state, tuple(origins.items()), None, False, role.whole)
+        if isinstance(guard, Expression) and (passed := self._passed(here, instruction)) is not None:
+            return -1, [passed]
         if isinstance(guard, Expression):
             if inner:
                 raise _Undecided(open_parts(guard)[0])
@@ -687,6 +727,27 @@ def renamed(content: Content | None, old: Expression, name: Expression) -> Conte
     return replaced(replaced(renewed, name, None), RENEWED, name)
 
 
+def _reaches(comparison: Expression, facts: Facts) -> tuple[Content, Content] | None:
+    """The turn and the limit of ``turn == limit`` where turn - 1 is below the limit, so that it says the same as ``not turn < limit``."""
+    if comparison.operation != "eq.s32":
+        return None
+    for turn, limit in (comparison.arguments, comparison.arguments[::-1]):
+        before: Content | None = None
+        if turn == 1:
+            parts = limit.arguments if isinstance(limit, Expression) and limit.operation == "max.s32" else ()
+            if any(isinstance(part, int) and 1 <= part < 1 << 31 for part in parts):
+                return turn, limit
+        elif isinstance(turn, int) and 1 < turn < 1 << 16:
+            before = turn - 1
+        elif isinstance(turn, Expression) and turn.operation == "add.s32" and turn.arguments[1:] == (1,):
+            before = turn.arguments[0]
+        if before is not None and isinstance(limit, Expression):
+            usual, turned = less(before, limit)
+            if isinstance(usual, Expression) and facts.get(usual) is (not turned):
+                return turn, limit
+    return None
+
+
 def _same_counter(fact: Expression, limit: Content) -> bool:
     return (
         fact.operation.startswith("lt.") and len(fact.arguments) == 2 and fact.arguments[1] == limit and isinstance(fact.arguments[0], int)
@@ -711,7 +772,7 @@ def _wanted(roles: Sequence[Role]) -> Expression | None:
     """The comparison that most roles wait for; None if all have ended."""
     wanted: dict[Expression, int] = defaultdict(int)
     for role in roles:
-        if role.waiting is not None:
+        if role.waiting not in (None, MEETING):
             wanted[role.waiting] += 1
     return max(wanted, key=lambda part: wanted[part]) if wanted else None
 
@@ -729,6 +790,9 @@ def _roots(instruction: Instruction) -> Iterator[Register]:
             yield from registers_of(operand)
     if instruction.opcode in ("cp", "mbarrier", "bar", "barrier"):
         for operand in instruction.operands[1:] if instruction.opcode == "mbarrier" else instruction.operands:
+            yield from registers_of(operand)
+    if instruction.opcode == "tcgen05" and instruction.modifiers[0] != "ld":
+        for operand in instruction.operands:
             yield from registers_of(operand)
     if instruction.opcode == "wgmma":
         for operand in instruction.operands[1:]:
@@ -751,7 +815,7 @@ def _live_registers(function: Function, flow: ControlFlow) -> tuple[dict[int, fr
             continue
         relevant.add(name)
         for instruction in writers[name]:
-            if instruction.opcode not in ("ld", "atom", "ldmatrix"):
+            if instruction.opcode not in ("ld", "atom", "ldmatrix", "tcgen05"):
                 pending += [each.name for operand in instruction.operands[1:] for each in registers_of(operand) if each.type not in FLOATS]
             if instruction.guard is not None:
                 pending.append(instruction.guard.name)

@@ -89,7 +89,21 @@ ORDERS: dict[str, Callable[[z3.ArithRef, z3.ArithRef], z3.BoolRef]] = {
     "ne": lambda a, b: a != b,
 }
 OF_RINGS = frozenset(
-    ("bar", "barrier", "cp", "fence", "griddepcontrol", "ldmatrix", "mbarrier", "membar", "nanosleep", "setmaxnreg", "stmatrix", "wgmma")
+    (
+        "bar",
+        "barrier",
+        "cp",
+        "fence",
+        "griddepcontrol",
+        "ldmatrix",
+        "mbarrier",
+        "membar",
+        "nanosleep",
+        "setmaxnreg",
+        "stmatrix",
+        "tcgen05",
+        "wgmma",
+    )
 )
 """Opcodes of kernels with a ring that the ring's own rules cover: see ``gemmgen.proof.rings``."""
 KINDS: dict[str, AccessKind] = {"ld": "load", "st": "store"}

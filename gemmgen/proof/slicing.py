@@ -30,7 +30,11 @@ NO_RESULT = frozenset(
 
 def written(instruction: Instruction) -> tuple[Register, ...]:
     """The registers that an instruction writes."""
-    if instruction.opcode in NO_RESULT or not instruction.operands:
+    if (
+        instruction.opcode in NO_RESULT
+        or not instruction.operands
+        or (instruction.opcode == "tcgen05" and instruction.modifiers[0] != "ld")
+    ):
         return ()
     return tuple(register for register in _plain(instruction.operands[0]))
 
@@ -49,7 +53,7 @@ def _plain(operand: Operand) -> tuple[Register, ...]:
 def _read(instruction: Instruction) -> tuple[Register, ...]:
     """The registers that an instruction's results depend on."""
     operands = instruction.operands[1:]
-    if instruction.opcode in ("ld", "atom", "ldmatrix"):
+    if instruction.opcode in ("ld", "atom", "ldmatrix", "tcgen05"):
         return ()
     registers = [register for operand in operands for register in registers_of(operand)]
     return tuple(registers)

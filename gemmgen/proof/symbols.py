@@ -76,7 +76,7 @@ _PREDICATES: dict[str, Operation] = {
     "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,
     "not": lambda a: 1 - a,
-    "mov": lambda a: a,
+    "mov": lambda a: int(a != 0),  # true may be written as -1
 }
 _BITS = {"8": 8, "16": 16, "32": 32, "64": 64}
 _UNSIGNED = ("lo", "ls", "hi", "hs")

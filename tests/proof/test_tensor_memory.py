@@ -1,0 +1,138 @@
+"""Kernels that multiply by tcgen05: both of their rings are proved for every problem, and no mistake in them is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+pytest.importorskip("z3")
+
+import gemmgen
+from gemmgen.emulator.ptx.parser import parse
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.launch import LaunchSequence
+from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.proof.control import Unliftable
+from gemmgen.proof.rings import Findings
+from gemmgen.proof.tensor_memory import follow_tensor_memory
+from gemmgen.toolchain.compilation import compile_plan
+
+from .test_rings import changed, doubled, number, without
+
+OF_RINGS = ("races", "progress", "initialised")
+
+
+@cache
+def kernel() -> tuple[LaunchSequence, str]:
+    """A kernel with two stages, and its PTX."""
+    plan = gemmgen.plan(gemmgen.load_spec(shipped_specs()["gemm/tcgen05/bf16_128x64"], ["mainloop.stages=2"]))
+    assert isinstance(plan, KernelPlan)
+    return plan.sequence, compile_plan(plan).ptx
+
+
+def followed(ptx: str) -> Findings:
+    module, (launch,) = parse(ptx), kernel()[0].launches
+    return follow_tensor_memory(kernel()[0], launch, module, module.functions[launch.entry], lambda: None)[0].found
+
+
+def test_both_rings_are_proved() -> None:
+    found = followed(kernel()[1])
+    assert not any(found.reasons.values())
+    assert all(len(found.checked[name]) > 20 for name in OF_RINGS)
+
+
+MMA = r"tcgen05\.mma[^;]*;"
+COMMIT = r"tcgen05\.commit[^;]*;"
+LOAD = r"tcgen05\.ld[^;]*;"
+BEFORE = r"tcgen05\.fence::before_thread_sync;"
+AFTER = r"tcgen05\.fence::after_thread_sync;"
+WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[(%r\d+)\], (%r\d+);"
+RELEASE = r"mbarrier\.arrive\.shared::cta\.b64 _, \[[^;]*;"
+EXPECT = r"mbarrier\.arrive\.expect_tx[^;]*;"
+COPY = r"cp\.async\.bulk\.tensor\.2d\.shared::cluster[^;]*;"
+TURN = r"xor\.b32\s+(%r\d+), \1, %r\d+;"
+FLIP = r"xor\.b32\s+(%r\d+), (%r\d+), 1;"
+SLOTS = r"setp\.eq\.s32 \s*%p\d+, %r\d+, (2);"
+ZERO_WAIT = r"(mbarrier\.try_wait[^;]*;)([^@]*@%p\d+ bra[^;]*;)"
+
+
+def swapped(first: str, second: str) -> Callable[[str], str]:
+    """Exchanges two statements that follow each other."""
+    return changed(f"({first})((?:(?!{first})[^;]*;)*?[^;]*?)({second})", lambda m: m[3] + m[2] + m[1])
+
+
+MISTAKES: dict[str, Callable[[str], str]] = {
+    "a stage is not given back": without(COMMIT, 0),
+    "sums are not handed on": without(COMMIT, 1),
+    "a stage is given back twice": changed(COMMIT, doubled, 0),
+    "sums are handed on twice": changed(COMMIT, doubled, 1),
+    "a stage is given back before its last product": swapped(MMA + r"\n\}", COMMIT),
+    "sums are given back twice": changed(RELEASE, doubled),
+    "sums are not given back": without(RELEASE),
+    "sums are given back before they are loaded": without(r"tcgen05\.wait::ld[^;]*;"),
+    "every lane gives sums back": changed(
+        r"setp\.ne\.s32\s+(%p\d+), (%r\d+), 0;(\s*)(?=tcgen05|\s*//|\s*\.loc)", lambda m: f"setp.ne.s32 {m[1]}, {m[2]}, {m[2]};", 0
+    ),
+    "no fence before sums are given back": without(BEFORE, 1),
+    "no meeting of the warp before sums are given back": without(r"bar\.warp\.sync\s+-1;", 1),
+    "no fence before the block meets first": without(BEFORE, 0),
+    "no fence before sums are loaded": without(AFTER, 1),
+    "no fence before sums are written again": without(AFTER, 2),
+    "no fence before the block meets last": without(BEFORE, 2),
+    "no fence before columns are freed": without(AFTER, 3),
+    "the issuer's parity for sums is the readers'": changed(FLIP, lambda m: f"mov.b32 {m[1]}, {m[2]};", 1),
+    "the filler's parity is the issuer's": changed(FLIP, lambda m: f"mov.b32 {m[1]}, {m[2]};", 0),
+    "the filler's parity does not turn": without(TURN, 0),
+    "the issuer's parity of stages does not turn": without(TURN, 1),
+    "the issuer's parity of sums does not turn": without(TURN, 2),
+    "the readers' parity does not turn": without(TURN, 3),
+    "the filler has one stage less": number(SLOTS, lambda n: n - 1, 0),
+    "the issuer has one stage more": number(SLOTS, lambda n: n + 1, 1),
+    "the issuer has one set less": number(SLOTS, lambda n: n - 1, 2),
+    "readers have one set more": number(SLOTS, lambda n: n + 1, 3),
+    "fewer bytes are promised": number(r"mov\.b32 \s*%r\d+, (24576);", lambda n: n - 16),
+    "no bytes are promised": without(EXPECT),
+    "a box is not copied": without(COPY, 1),
+    "a box is copied twice": changed(COPY, doubled, 1),
+    "sums continue from the tile before": changed(
+        r"selp\.u32\s+(%r\d+), 1, 0, (%p\d+);(?=[^;]*mov\.b32)", lambda m: f"mov.u32 {m[1]}, 1;", 0
+    ),
+    "sets overlap": number(r"shl\.b32 \s*%r\d+, %r\d+, (6);(?=[^;]*add\.s32[^;]*;[^;]*mov\.b32[^;]*, 0;)", lambda n: n - 1),
+    "fewer columns are allocated": changed(r"(tcgen05\.alloc[^;]*), 128;", lambda m: f"{m[1]}, 64;"),
+    "columns are not freed": without(r"tcgen05\.dealloc[^;]*;"),
+    "fewer columns are freed": changed(r"(tcgen05\.dealloc[^;]*), 128;", lambda m: f"{m[1]}, 64;"),
+    "all warps free columns": changed(
+        r"setp\.ne\.s32 (\s*%p\d+), (%r\d+), 0;(?![\s\S]*setp\.ne)", lambda m: f"setp.ne.s32 {m[1]}, {m[2]}, {m[2]};"
+    ),
+    "lanes of another warp are loaded": number(r"add\.s32 \s*%r\d+, %r\d+, (1048576);", lambda n: 2 * n),
+    "barriers are not made visible": without(r"fence\.mbarrier_init[^;]*;"),
+    "the block does not meet at first": without(r"bar\.sync\s+0;", 0),
+    "the block does not meet at last": without(r"bar\.sync\s+0;", 1),
+    "releases by fewer warps": number(r"mov\.b32 \s*%r\d+, (4);", lambda n: n - 1),
+    "releases by more warps": number(r"mov\.b32 \s*%r\d+, (4);", lambda n: n + 1),
+    "the launch before is not waited for": without(r"griddepcontrol\.wait;"),
+    "the issuer does not wait for boxes": changed(WAIT, lambda m: f"setp.eq.u32 p, {m[2]}, {m[2]};", 3),
+    "the issuer does not wait for readers": changed(WAIT, lambda m: f"setp.eq.u32 p, {m[2]}, {m[2]};", 2),
+    "readers do not wait": changed(WAIT, lambda m: f"setp.eq.u32 p, {m[2]}, {m[2]};", 0),
+    "the filler does not wait": changed(WAIT, lambda m: f"setp.eq.u32 p, {m[2]}, {m[2]};", 1),
+    "the issuer takes one turn less": changed(r"max\.s32(\s*%r\d+, %r\d+), 1;", lambda m: f"max.s32{m[1]}, 2;", 1),
+    "products of 80 columns": number(r"mov\.b32 \s*%r\d+, (135267472);", lambda n: n + (2 << 17)),
+    "products of a layout that does not exist": changed(r"4611756662049472512", lambda m: str(int(m[0]) ^ 1 << 61), 0),
+    "products read the next stage": number(r"shl\.b32 \s*%r\d+, %r\d+, (10);(?=[^;]*add\.s32[^;]*;[^;]*shl\.b32)", lambda n: n + 1),
+    "results of a load used before the wait": changed(r"(tcgen05\.wait::ld[^;]*;)", lambda m: "add.f32 %f2, %f146, %f147;\n" + m[1]),
+    "a second allocation": changed(r"tcgen05\.alloc[^;]*;", doubled),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_no_mistake_in_a_ring_is_proved(name: str) -> None:
+    ptx = kernel()[1]
+    wrong = MISTAKES[name](ptx)
+    assert wrong != ptx
+    try:
+        found = followed(wrong)
+    except Unliftable:
+        return
+    assert any(found.reasons[each] for each in (*OF_RINGS, "memory"))
