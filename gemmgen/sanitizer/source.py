@@ -72,6 +72,10 @@ class Entry:
     parameter_types: tuple[str, ...]
 
 
+MAX_CUDA = 16 << 20
+"""The most characters of a CUDA file: with more, separation and compilation take minutes."""
+
+
 def read_kernel_file(path: Path, options: CompileOptions = DEFAULT_OPTIONS, *entries: str | None) -> KernelCode:
     """Reads PTX, or compiles CUDA; `entries` with template arguments are instantiated.
 
@@ -83,6 +87,8 @@ def read_kernel_file(path: Path, options: CompileOptions = DEFAULT_OPTIONS, *ent
         raise UnusableInput(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UnusableInput(f"{path} is not text; expected CUDA (.cu) or PTX (.ptx)") from None
+    if path.suffix != ".ptx" and len(text) > MAX_CUDA:
+        raise UnusableInput(f"{path} has {len(text):,} characters, the most of a CUDA file are {MAX_CUDA:,}")
     return load_kernel(text, str(path), path.resolve().parent, options, *entries, is_ptx=path.suffix == ".ptx")
 
 

@@ -11,6 +11,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.core.files import read_plain, write_atomically
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.library.folder import LibraryFolder, write_file
+from gemmgen.sanitizer import source
 from gemmgen.sweep.exports import write
 from gemmgen.sweep.file import load_sweep
 from gemmgen.sweep.records import SweepError
@@ -55,6 +56,13 @@ def test_what_a_process_has_open_is_written_to(tmp_path: Path) -> None:
     with (tmp_path / "output").open("w+") as stream:
         write_atomically(f"/dev/fd/{stream.fileno()}", "new")
         assert stream.read() == "new"
+
+
+def test_a_cuda_file_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MAX_CUDA", 100)
+    (tmp_path / "a.cu").write_text(" " * 101)
+    with pytest.raises(source.UnusableInput, match="has 101 characters, the most of a CUDA file are 100"):
+        source.read_kernel_file(tmp_path / "a.cu")
 
 
 def test_a_pipe_of_the_shell_is_read() -> None:
