@@ -185,9 +185,10 @@ def _scalars(alpha: Any, beta: Any, count: int, result: str, like: Any) -> dict[
 
     found = {}
     for name, given in (("alpha", alpha), ("beta", beta)):
-        if isinstance(given, list | tuple) or is_plain_number(given):
-            each = [given] * count if is_plain_number(given) else given
-            host = np.array([number("pointer_matmul", name, one, overflow) for one in each], numpy_type(kind))
+        if is_plain_number(given):
+            given = [given] * count
+        if isinstance(given, list | tuple):
+            host = np.array([number("pointer_matmul", name, one, overflow) for one in given], numpy_type(kind))
             if host.shape != (count,):
                 raise LaunchError(f"pointer_matmul: {name} has {host.size} factors, need one for each of {count} products")
             given = sys.modules["torch"].from_numpy(host).to(like.device) if is_torch(like) else host
