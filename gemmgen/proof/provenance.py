@@ -113,6 +113,7 @@ class Provenance:
         self._moved: dict[tuple[object, ...], Form] = {}
         """Forms with another turn, without a table."""
         self._possible: set[tuple[int, frozenset[int]]] = set()
+        self._ordered: dict[tuple[object, ...], bool] = {}
         self._carried_out: set[tuple[object, ...]] = set()
         self._loops_of: dict[int, z3.ArithRef | None] = {}
         self._stores: dict[str, list[Stores]] = {}
@@ -538,7 +539,14 @@ class Provenance:
 
     def _before(self, access: Access, case: Case, premises: Path) -> bool:
         """True if a barrier of the block orders the stores and copies before a load."""
-        return all(self.ordered(access, site, case, premises) for site in case.stores.sites)
+        sites, turns = case.stores.sites, [turn.get_id() for turn in access.turns]
+        key = (id(case.stores), case.shift, case.at, self.barriers(access).get_id(), *turns, 0, *path_key(premises))
+        if key not in self._ordered:
+            # All of these stores passed as many barriers, and copies are of one group.
+            early = not any(self._after_its_loop(access, site) for site in sites)
+            self._ordered[key] = early and self.ordered(access, sites[0], case, premises)
+            self.kept.append(premises)
+        return self._ordered[key]
 
     def ordered(self, access: Access, site: Site, case: Case, premises: Path, level: int = 0) -> bool:
         """True if a barrier of a level orders a store, or the arrival of a copy, before a load of threads that share that barrier."""
