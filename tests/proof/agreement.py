@@ -212,7 +212,7 @@ class Evaluation:
             np.moveaxis(before, axis, 0)[0] = 0
             return np.asarray(before)
         try:
-            return evaluate(term, {}) if z3.is_int_value(term) else operation(term, parts)
+            return evaluate(term, {}) if z3.is_int_value(term) else operation(term.decl().kind(), parts)
         except NotEnumerable:
             return None
 
