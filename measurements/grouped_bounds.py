@@ -66,7 +66,7 @@ class Account:
     padded: float
     """Bound that includes rows and columns computed in vain."""
     copied: float
-    """Also with the time of half-filled tiles beyond their share, because they copy as much of B."""
+    """Bound that includes the time of half-filled tiles beyond their share, because they copy as much of B."""
     ended: float
     """Bound that includes the time until the last tile ends."""
 

@@ -75,7 +75,7 @@ class Draw:
         return rounded(x, word)
 
     def view(self, x: np.ndarray, zero: bool = True, negative: bool = True) -> np.ndarray:
-        """The same or fewer elements with other strides, some of them negative or zero."""
+        """A view of the same or fewer elements with other strides, some of them negative or zero."""
         form = int(self.form.integers(7))
         if form == 1 and x.ndim > 1:
             return x.swapaxes(0, -1)

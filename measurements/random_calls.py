@@ -55,7 +55,7 @@ class Calls:
 
 
 def outcome(call: Call) -> tuple[str, str]:
-    """Whether a call is right, and a report if not."""
+    """True if a call is right, and a report if not."""
     try:
         difference = call.make()
     except LaunchError as error:

@@ -471,7 +471,7 @@ def _follow(run: _Thread, inst: Instruction) -> None:
 
 
 def _translate_or_give_up(run: _Thread, inst: Instruction, live: frozenset[str], block: int) -> None:
-    """As `_translate`; without a translation, the launch is given up where a thread executes the instruction. Every thread executes those
+    """Translation as by `_translate`; without one, the launch is given up where a thread executes the instruction. Every thread executes those
     of the first block, and nearly every one those of the kernel's core."""
     before = list(run.statements)
     try:
@@ -724,11 +724,11 @@ class Outcome:
     """A launch that has run to its end without hazards."""
 
     executions: list[int]
-    """Of each basic block, by threads."""
+    """Number of executions of each basic block, by threads."""
     unwritten: dict[int, np.ndarray]
     """Flags of the bytes of pages that the launch has written to, where something was unwritten before."""
     flags: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]
-    """Of regions that were accessed, by their starts: flags of the units that were read, written, and changed by atomic operations."""
+    """Accessed regions by their starts: flags of the units that were read, written, and changed by atomic operations."""
 
     def instructions(self, program: Program) -> Counter[str]:
         """Instructions by opcode, summed over threads."""

@@ -39,7 +39,7 @@ class Served:
         self.plan = plan
         self.function: Any = None
         self.address = ctypes.c_void_p()
-        """Of the function, for callers outside of Python."""
+        """Address of the function, for callers outside of Python."""
         self.serve(first)
 
     def serve(self, plan: CpuGemmPlan) -> None:
