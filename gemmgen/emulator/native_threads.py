@@ -471,7 +471,7 @@ def _follow(run: _Thread, inst: Instruction) -> None:
 
 
 def _translate_or_give_up(run: _Thread, inst: Instruction, live: frozenset[str], block: int) -> None:
-    """Translation as by `_translate`; without one, the launch is given up where a thread executes the instruction. Every thread executes those
+    """Translates as `_translate`; without a translation, the launch is given up where a thread executes it. Every thread executes those
     of the first block, and nearly every one those of the kernel's core."""
     before = list(run.statements)
     try:
