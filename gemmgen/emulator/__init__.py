@@ -66,7 +66,7 @@ from gemmgen.emulator.hazards import (
 from gemmgen.emulator.interleavings import ScheduleDependent, launch_interleaved
 from gemmgen.emulator.launch import LaunchResult, launch
 from gemmgen.emulator.memory import Access, Observer
-from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, Schedule
+from gemmgen.emulator.schedule import FirstWarp, MinimumBlock, RandomCrowds, RandomWarps, Schedule
 from gemmgen.emulator.textures import Texture
 from gemmgen.hardware.tensor_map import Im2col, TensorMap
 
@@ -90,6 +90,7 @@ __all__ = [
     "EarlyBarrierUse",
     "EarlyWarpgroupFence",
     "EmulatorError",
+    "FirstWarp",
     "GlobalRace",
     "HazardError",
     "Im2col",

@@ -677,7 +677,7 @@ def kernel_of(program: Program) -> Kernel | None:
     if not native.is_possible():
         return None
     try:
-        text, *facts = translation(program)
+        text, suspends, granule_shift, shared_shift, hints = translation(program)
     except Untranslated:
         return None
     library = native.library("emulator threads", text.encode(), exact_options("-O2"), ("run_blocks", "finish"))
@@ -687,7 +687,7 @@ def kernel_of(program: Program) -> Kernel | None:
     library.run_blocks.restype = ctypes.c_int64
     library.finish.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int)
     library.finish.restype = None
-    return Kernel(program, library, *facts)
+    return Kernel(program, library, suspends, granule_shift, shared_shift, hints)
 
 
 @of_program
@@ -819,7 +819,8 @@ def run(
         flags = {}
         for region, entry in zip(regions, table, strict=True):
             if entry.met and entry.units:
-                flags[region.start] = tuple(_flags_at(place, entry.units) for place in (entry.read, entry.written, entry.updated))
+                read, written, updated = (_flags_at(place, entry.units) for place in (entry.read, entry.written, entry.updated))
+                flags[region.start] = (read, written, updated)
         return Outcome(counts.tolist(), left, flags)
     finally:
         clock.now = context.now
@@ -844,4 +845,5 @@ def _flags_at(address: int | None, count: int) -> np.ndarray:
     if not address:
         return np.zeros(count, np.bool_)
     raw = (ctypes.c_uint8 * count).from_address(address)
-    return np.frombuffer(raw, np.bool_).copy()
+    flags: np.ndarray = np.ctypeslib.as_array(raw).view(np.bool_).copy()
+    return flags

@@ -126,6 +126,29 @@ class RandomWarps:
         return bool(self.random.random() < self.stay)
 
 
+class FirstWarp:
+    """Always the first warp that can run, so that a thread that polls starves all later ones."""
+
+    def start(self, lanes: int) -> None:
+        pass
+
+    def pick(self, key: np.ndarray) -> Turn | None:
+        by_warp = key.reshape(-1, WARP)
+        runnable = np.flatnonzero(by_warp.min(axis=1) < BLOCKED)
+        if not len(runnable):
+            return None
+        first = int(runnable[0])
+        turn = _lowest(by_warp[first])
+        assert turn is not None
+        return Turn(turn.block, turn.lanes + first * WARP, turn.until)
+
+    def overtake(self, count: int) -> int | None:
+        return None
+
+    def keep(self, polling: bool) -> bool:
+        return True
+
+
 class RandomCrowds:
     """A random part of the warps that stand at one place, for a random number of blocks: fast enough for whole kernels. Now and
     then only a part of their lanes."""

@@ -25,6 +25,7 @@ from gemmgen.sanitizer.launches import Launch, module_variables
 from gemmgen.sanitizer.source import KernelCode, find_entry
 
 STEP_LIMIT = 200_000
+_STARVED_STEPS = 50_000
 POISON = 0xFF
 _COUNTED_CALLS = 6
 """Calls that are run before the last of many; a counter that begins anew after fewer shows."""
@@ -66,6 +67,8 @@ class Conditions:
 
     warp_order: int | None = None
     """Seed of a random order of warps; None: the default order."""
+    starves: bool = False
+    """True: warps that poll starve later ones."""
     elsewhere: bool = False
     """True: arrays have other addresses than in other calls."""
     arithmetic: Arithmetic = REAL
@@ -166,6 +169,9 @@ class KernelCandidate:
         return self._launch(sizes, last, Conditions(elsewhere=not more), symbols)
 
     def _launch(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions, symbols: dict[str, Any] | None = None) -> Called:
+        schedule: emulator.Schedule | None = emulator.FirstWarp() if conditions.starves else None
+        if conditions.warp_order is not None:
+            schedule = emulator.RandomWarps(conditions.warp_order)
         outputs: Arrays = {}
         written: Arrays = {}
         args: list[Any] = []
@@ -194,9 +200,9 @@ class KernelCandidate:
                 shared_bytes=evaluate(self.task.shared_bytes, sizes),
                 args=args,
                 source=self.code.text_of,
-                schedule=None if conditions.warp_order is None else emulator.RandomWarps(conditions.warp_order),
+                schedule=schedule,
                 hazards=True,
-                step_limit=STEP_LIMIT,
+                step_limit=_STARVED_STEPS if conditions.starves else STEP_LIMIT,
                 symbols=symbols,
                 arithmetic=conditions.arithmetic,
             )

@@ -353,8 +353,8 @@ class Referee:
                 shape = {each: round_up(size, self.task.multiples.get(each, 1)) for each, size in shape.items()}
                 if value // step * step + 2 * step < _FARTHEST and fits(self.task, shape):
                     plan.append((shape, self._inputs(shape, "ordinary"), True))
-            if (shape := self._with_blocks(value + 1)) is not None:
-                plan.append((shape, self._inputs(shape, "ordinary"), True))
+            if (many := self._with_blocks(value + 1)) is not None:
+                plan.append((many, self._inputs(many, "ordinary"), True))
         if not plan:
             return
         questions = [Question(shape, self._numbers(arrays)) for shape, arrays, _ in plan]
@@ -494,9 +494,10 @@ class Referee:
                 self._fail("constant-output", self.given[0], f"{name} is the same for different inputs")
 
     def _check_orders(self, inputs: Arrays, usual: Called | None) -> None:
-        self.verdict.checks.append(f"{SCHEDULES} further orders of warps")
+        self.verdict.checks.append(f"{SCHEDULES} further orders of warps, and one in which warps that poll starve others")
         if usual is None:
             return
+        self._check_starved(inputs)
         for seed in range(1, SCHEDULES + 1):
             run = self._run(self.given[0], inputs, Conditions(warp_order=seed))
             if run is None or self.task.order == "any":
@@ -504,6 +505,16 @@ class Referee:
             for name, values in usual.outputs.items():
                 if values.tobytes() != run.outputs[name].tobytes():
                     self._fail("order-dependent", self.given[0], f"{name} has other bits under schedule {seed}")
+
+    def _check_starved(self, inputs: Arrays) -> None:
+        """A kernel that waits without end gives no verdict here; one that gives up after some turns continues without the data."""
+        if not any(program.polls for program in self.candidate.programs()):
+            return
+        try:
+            self.candidate.call(self.given[0], inputs, Conditions(starves=True))
+        except CandidateFailed as failure:
+            if failure.kind != "hangs":
+                self._try(self.given[0], partial(_raise, failure))
 
     def _check_state(self, inputs: list[Arrays], first: Called | None) -> None:
         """Runs calls that find the variables of earlier calls: one on other data, one on data of which half is as before, one after many
@@ -667,6 +678,10 @@ class Referee:
                 at = int(np.flatnonzero(words != expected)[0])
                 self._fail("another-polynomial", self.given[0], f"{name}, element {at}, is another polynomial of the inputs")
         self.verdict.checks.append("one run over a finite field" if compared else "no field test: the reference is no polynomial")
+
+
+def _raise(failure: CandidateFailed) -> None:
+    raise failure
 
 
 def _drawn(argument: Argument, data: str, rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[Any]:

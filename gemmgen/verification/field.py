@@ -154,7 +154,7 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
         # A choice by a comparison with a number hides errors that no probability bounds.
         if choices := flow.dependence((), flow.flagged_words.tests | flow.infinity_tests).choices:
             return report("not claimed", f"a choice depends on data: {choices[0].text.strip()}", 0, 0.0, sizes)
-    elements, total, found = 0, 0, float("inf")
+    elements, total, miss_bits = 0, 0, math.inf
     for index, case in enumerate(cases):
         # The first problem is an ordinary case too, and hazards are checked there.
         watched = hazards and (index > 0 or len(cases) == 1)
@@ -181,9 +181,9 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
                 return report("not claimed", f"there is no plain kernel for it: {error}")
             except GemmgenError as error:
                 return report("wrong", str(error), total + 1, 0.0, case.dimensions)
-            total, found = total + runs, min(found, per_run * runs)
+            total, miss_bits = total + runs, min(miss_bits, per_run * runs)
             break
-    return report("passed", "", total, found, sizes, elements)
+    return report("passed", "", total, miss_bits, sizes, elements)
 
 
 def _runs(bits: int, per_run: float) -> int:
@@ -332,11 +332,11 @@ def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: 
         piece.fill(oracle_of(plan.spec.kind).fill(plan, case, name, shape, own))
     elif type_name in ("s32", "u32"):
         piece.fill(rng.integers(-(1 << 20) if type_name == "s32" else 0, 1 << 20, shape))
-    elif (own := residues.interned.get()) is not None:
+    elif (kept := residues.interned.get()) is not None:
         if type_name == "f32":
             piece.view.view(np.uint32)[...] = residues.without_code(rng.integers(0, residues.MODULUS, shape, dtype=np.uint32))
         else:
-            piece.view.view(np.uint16)[...] = own.draw(shape)
+            piece.view.view(np.uint16)[...] = kept.draw(shape)
     else:
         word = _WORDS[ELEMENTS[type_name].bytes]
         limit = residues.MODULUS if type_name == "f32" else 1 << 8 * np.dtype(word).itemsize
@@ -426,8 +426,8 @@ class Reference:
                     values = source[name][problem.chosen.get(name, ...)]
                 piece.view.view(values.dtype)[...] = values.reshape(piece.view.shape)
                 if piece.array.type == "f32":
-                    words = piece.view.view(np.uint32)
-                    words[...] = residues.written(words)
+                    patterns = piece.view.view(np.uint32)
+                    patterns[...] = residues.written(patterns)
         own_scalars = {scalar.name: scalars[scalar.name] for scalar in reference.sequence.scalars if scalar.name in scalars}
         own_scalars |= {name: np.uint32(value).view(np.float32) for name, value in problem.scalars.items()}
         backend = EmulatorBackend(hazards=False, arithmetic=FIELD)

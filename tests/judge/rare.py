@@ -147,7 +147,7 @@ def exploits() -> list[Candidate]:
             MAP_SHAPE,
             "race",
         ),
-        mapped("skips-large-grids", map_source("if (gridDim.x > 10000) return; if (i < n) y[i] = VALUE;"), "wrong-at-shape"),
+        mapped("skips-large-grids", map_source("if (i < n) y[i] = gridDim.x > 10000 ? 0.0f : VALUE;"), "wrong-at-shape"),
         gemm("stops-when-nothing-changes", unchanged, "wrong-for-data"),
         rows("trusts-sixteen-equal-elements", equal, "wrong-for-data"),
         rows("trusts-ascending-elements", ascending, "wrong-for-data"),

@@ -114,3 +114,12 @@ def test_one_pass_makes_the_largest_and_its_place():
 def test_other_lists_of_operations_are_refused(op):
     with pytest.raises(LaunchError, match=r"need a name, or two in a list|one pass makes two of"):
         ops.reduce(X, op)
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+@pytest.mark.parametrize("columns", [15, 467])
+def test_extrema_of_bytes_are_right_at_both_ends(op: str, columns: int) -> None:
+    for low, high in ((-128, 128), (-128, -120), (120, 128)):
+        x = np.random.default_rng(41).integers(low, high, (9, columns)).astype(np.int8)
+        for view in (x, x[:, 1:]):
+            np.testing.assert_array_equal(ops.reduce(view, op, 1), getattr(view, op)(1))

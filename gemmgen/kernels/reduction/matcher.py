@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from math import prod
 from typing import Any, ClassVar, get_args
 
 from gemmgen.core.errors import SpecError
@@ -44,6 +45,8 @@ class ReductionRequest(Request):
     walkable: bool = True
     """False if the three axes of ``x`` only have the right extents: no three strides walk through the array."""
     multiprocessors: int = MULTIPROCESSORS
+    early: bool = False
+    """True if the device starts kernels while the work before them still runs."""
     invariant: bool = False
     """True if a row of ``x`` must give the same bits beside any number of others."""
 
@@ -54,7 +57,7 @@ class ReductionRequest(Request):
         return tuple(replace(self, x=Layout.packed((rows, *self.x.shape[1:]), self.x.type), tensor=None) for rows in INVARIANT_ROWS)
 
     def on(self, device: Device) -> ReductionRequest:
-        return replace(self, multiprocessors=device.sm_count)
+        return replace(self, multiprocessors=device.sm_count, early=device.architecture.supports("programmatic_launch"))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -106,6 +109,10 @@ HEAVY_MARGIN = 1.5
 ROWS_MARGIN = 1.1
 """An instance for rows is taken only if it is expected to be faster by this factor than one whose threads are chosen for the problem: 2048
 rows of 1000 floats take 6.8 and 3.8 us on an H200, 10,008 of 38,880 take 372 and 342 us."""
+EARLY_BYTES = 48 << 20
+"""Tensors up to this are read in ten microseconds or so, of which an early launch saves a part of one."""
+EARLY_ARCHITECTURE = "sm_90"
+"""The oldest architecture of kernels that come early."""
 BLOCKS_MARGIN = 2.0
 """Correction for blocks that share rows: in a CUDA graph, their tickets are set to 0 first, which the model does not know."""
 
@@ -180,6 +187,8 @@ def _tensor_fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     if len(walk.kept) + len(walk.reduced) > MAX_AXES:
         return f"{len(walk.kept)} kept and {len(walk.reduced)} reduced axes that no stride joins, need at most {MAX_AXES} together"
     changes: dict[str, Any] = _types(spec, request, probe) | {"alignment": walk.alignment, "strategy": strategy}
+    if request.early and strategy.name == "tensor_rows" and prod(request.x.shape) * request.x.element_bytes <= EARLY_BYTES:
+        changes |= {"strategy": strategy.model_copy(update={"early_launch": True}), "architecture": EARLY_ARCHITECTURE}
     changed = replaced(spec, changes)
     assert isinstance(changed, ReductionSpec)
     choice = choose(changed, request.x.element_bytes, probe.state_bytes)

@@ -201,6 +201,16 @@ class ReductionPlan(KernelPlan[ReductionSpec]):
         return isinstance(layout, TensorLayout) and _ors_words(self.arithmetic, layout)
 
     @property
+    def compares_words(self) -> bool:
+        """True if a thread compares signed bytes at the tops of words, without extending their signs."""
+        layout, arithmetic = self.layout, self.arithmetic
+        inside = isinstance(layout, TensorLayout) and layout.name == "tensor_rows" and not layout.outer_reduced
+        plain = (
+            arithmetic.combiner in ("minimum", "maximum") and arithmetic.state == "scalar" and not (arithmetic.parts or arithmetic.prologue)
+        )
+        return inside and plain and arithmetic.stored == "s8" and not arithmetic.is_float and self.packs and self.accumulators % 4 == 0
+
+    @property
     def magnitude_bits(self) -> str:
         """All bits of a word but for the signs of floats, whose zeros may have one; empty for integers."""
         return {"f32": "0x7fffffffu", "f16": "0x7fff7fffu", "bf16": "0x7fff7fffu"}.get(self.arithmetic.stored, "")

@@ -112,6 +112,16 @@ const waiting = new IntersectionObserver(entries => {
   for (const entry of entries) if (entry.isIntersecting) { waiting.unobserve(entry.target); draw(entry.target); }
 }, {rootMargin: "300px"});
 for (const element of document.querySelectorAll(".chart")) waiting.observe(element);
+// The charts further down follow while the browser is idle, so that none is empty when the page is scrolled or printed.
+const later = window.requestIdleCallback ?? (work => setTimeout(work, 50)), remaining = [...document.querySelectorAll(".chart")];
+function drawRemaining() {
+  const next = remaining.shift();
+  if (!next) return;
+  const hidden = next.dataset.drawn !== undefined || next.offsetParent === null;
+  if (!hidden) waiting.unobserve(next);
+  Promise.resolve(hidden ? null : draw(next)).finally(() => later(drawRemaining));
+}
+addEventListener("load", () => later(drawRemaining));
 function redraw(elements) { for (const element of elements) if (embedded.has(element)) draw(element); }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(document.querySelectorAll(".chart")));
 

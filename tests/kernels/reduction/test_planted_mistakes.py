@@ -25,6 +25,12 @@ COLUMNS = {
 WALK = {"threads": 64, "unroll": 2}
 TENSOR_ROWS = {"shape": "tensor", "strategy": {"name": "tensor_rows", "kept": 2, "reduced": 2, **WALK}}
 TENSOR_COLUMNS = {"shape": "tensor", "strategy": {"name": "tensor_columns", "lanes": 16, "vector": 1, "columns": 2, "kept": 2, **WALK}}
+BYTES = {
+    "operation": "max",
+    "input": "int8",
+    "shape": "tensor",
+    "strategy": {"name": "tensor_rows", "kept": 1, "reduced": 1, "vector": 16, "lanes": 4, **WALK},
+}
 FLAT_COLUMNS = {"shape": "tensor", "strategy": {"name": "flat_columns", **WALK}}
 FLAT_TILES = {"shape": "tensor", "strategy": {"name": "flat_tiles", "lanes": 8, "kept": 2, **WALK}}
 FLAT_ROWS = {"shape": "tensor", "strategy": {"name": "flat_rows", **WALK}}
@@ -32,14 +38,14 @@ REPEATED = {"shape": "tensor", "strategy": {"name": "tensor_rows", "kept": 2, "r
 
 
 def verify_with(old: str, new: str, **fields: Any) -> VerificationReport:
-    plan = gemmgen.plan({"kind": "reduction", "operation": "sum", **fields})
+    plan = gemmgen.plan({"kind": "reduction", "operation": "sum"} | fields)
     text = gemmgen.render(plan).text
     assert text.count(old) >= 1, f"{old!r} is not in the source any more"
     binary = compile_source(text.replace(old, new), architecture="sm_75", options=COMPILE_OPTIONS)
     return verify_binary(plan, binary, EmulatorBackend())
 
 
-@pytest.mark.parametrize("fields", [STREAMING, LAST_BLOCK, LAST_WARP, SEQUENTIAL, LANES, COLUMNS, FLAT_TILES, FLAT_ROWS, REPEATED])
+@pytest.mark.parametrize("fields", [STREAMING, LAST_BLOCK, LAST_WARP, SEQUENTIAL, LANES, COLUMNS, FLAT_TILES, FLAT_ROWS, REPEATED, BYTES])
 def test_an_unchanged_kernel_passes(fields: dict[str, Any]) -> None:
     assert verify_with("kThreads", "kThreads", **fields).passed
 
@@ -47,6 +53,8 @@ def test_an_unchanged_kernel_passes(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "old", "new"),
     [
+        (BYTES, "(24 - i % 4 * 8)", "(24 - i % 3 * 8)"),
+        (BYTES, "totals[i] >>= 24;", "totals[i] = (unsigned)totals[i] >> 24;"),
         (STREAMING, "tile += gridDim.x", "tile += gridDim.x + 1"),
         (STREAMING, "blockIdx.x == tiles % gridDim.x", "blockIdx.x <= tiles % gridDim.x"),
         (STREAMING, "< vectors)", "<= vectors)"),

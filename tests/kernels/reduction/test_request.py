@@ -13,6 +13,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import device
 from gemmgen.kernels.reduction.matcher import parse_request
+from gemmgen.kernels.reduction.plan import ReductionPlan
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -105,3 +106,10 @@ def test_rows_that_keep_their_bits_get_instances_by_length(operation: str, colum
         assert option.plan.spec.shape == "rows"
         chosen.add(option.plan.name)
     assert len(chosen) == 1
+
+
+@pytest.mark.parametrize(("gpu", "columns", "early"), [("H200", 1000, True), ("H200", 100_000, False), ("A100", 1000, False)])
+def test_rows_that_are_read_soon_come_early_where_the_gpu_can(gpu: str, columns: int, early: bool) -> None:
+    chosen = choose(parse_request((2048, columns, 1), []), device(gpu)).chosen.plan
+    assert isinstance(chosen, ReductionPlan)
+    assert chosen.early_launch == early
