@@ -110,7 +110,8 @@ ROWS_MARGIN = 1.1
 """An instance for rows is taken only if it is expected to be faster by this factor than one whose threads are chosen for the problem: 2048
 rows of 1000 floats take 6.8 and 3.8 us on an H200, 10,008 of 38,880 take 372 and 342 us."""
 EARLY_BYTES = 48 << 20
-"""Tensors up to this are read in ten microseconds or so, of which an early launch saves a part of one."""
+"""Tensors up to this are read in ten microseconds or so, of which an early launch saves a part of one. Blocks that share a
+row meet at tickets, which are set to 0 between two kernels: they do not come early."""
 EARLY_ARCHITECTURE = "sm_90"
 """The oldest architecture of kernels that come early."""
 BLOCKS_MARGIN = 2.0
@@ -187,7 +188,8 @@ def _tensor_fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     if len(walk.kept) + len(walk.reduced) > MAX_AXES:
         return f"{len(walk.kept)} kept and {len(walk.reduced)} reduced axes that no stride joins, need at most {MAX_AXES} together"
     changes: dict[str, Any] = _types(spec, request, probe) | {"alignment": walk.alignment, "strategy": strategy}
-    if request.early and strategy.name == "tensor_rows" and prod(request.x.shape) * request.x.element_bytes <= EARLY_BYTES:
+    soon = prod(request.x.shape) * request.x.element_bytes <= EARLY_BYTES and walk.parts == 1
+    if request.early and soon and strategy.name == "tensor_rows":
         changes |= {"strategy": strategy.model_copy(update={"early_launch": True}), "architecture": EARLY_ARCHITECTURE}
     changed = replaced(spec, changes)
     assert isinstance(changed, ReductionSpec)
