@@ -166,3 +166,10 @@ def test_torch_refuses_derivatives_that_are_not_known():
         ops.conv2d(x, w, activation="h_swish")
     with pytest.raises(LaunchError, match="no second derivative"):
         torch.autograd.grad(ops.conv2d(x, w).sum(), x, create_graph=True)
+
+
+def test_parts_that_begin_between_vectors_are_copied() -> None:
+    x, w, dy, window = layer(1, 64, 9, 3, 3, 1, 5, (2, 2), (2, 2), (1, 1), 1)
+    dx, most_x, _, _ = by_definition(x, w, dy, window)
+    last = np.ascontiguousarray(dy.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    assert is_close(ops.conv2d_input_gradient(last, w, x.shape[2:], **window), dx, most_x)

@@ -123,3 +123,13 @@ def test_extrema_of_bytes_are_right_at_both_ends(op: str, columns: int) -> None:
         x = np.random.default_rng(41).integers(low, high, (9, columns)).astype(np.int8)
         for view in (x, x[:, 1:]):
             np.testing.assert_array_equal(ops.reduce(view, op, 1), getattr(view, op)(1))
+
+
+@pytest.mark.parametrize("op", ["min", "sum"])
+def test_invariant_rows_may_begin_anywhere(op: str) -> None:
+    memory = np.random.default_rng(41).standard_normal(601)
+    for start in (0, 1):
+        x = memory[start : start + 600].reshape(2, 300)
+        whole = ops.reduce(x, op, 1, batch_invariant=True)
+        np.testing.assert_allclose(whole, getattr(np, op)(x, 1), rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(ops.reduce(x[1:], op, 1, batch_invariant=True), whole[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from operator import index
 from typing import Any, get_args
 
@@ -12,11 +13,11 @@ import pydantic
 from gemmgen.core.errors import LaunchError, Reason
 from gemmgen.kernels.epilogue.operations import DATA_TYPES
 from gemmgen.kernels.reduction.arithmetic import JOINED, plan_arithmetic
-from gemmgen.kernels.reduction.matcher import SPEC_TYPES, ReductionRequest, arithmetic, in_order
+from gemmgen.kernels.reduction.matcher import ALIGNED_BYTES, SPEC_TYPES, ReductionRequest, arithmetic, in_order
 from gemmgen.kernels.reduction.plan import MAX_AXES
 from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
 from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of
-from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
+from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged, widest
 
 
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
@@ -40,7 +41,8 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     kept = tuple(axis for axis in range(len(x.shape)) if axis not in reduced)
     tensor = _tensor(x, kept, reduced, operation)
     copies: tuple[Copy, ...] = ()
-    if tensor is None or x.alignment < x.element_bytes:
+    vector = widest(ALIGNED_BYTES // x.element_bytes, (prod(x.shape[axis] for axis in reduced),)) if options.get("batch_invariant") else 1
+    if tensor is None or x.alignment < vector * x.element_bytes:
         x, copies = Layout.packed(x.shape, x.type), (Copy("x", x.shape),)
         tensor = _tensor(x, kept, reduced, operation)
     if tensor is None:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import integer, pair
+from gemmgen.kernels.conv2d.matcher import ALIGNMENT
 from gemmgen.ops.arrays import contiguous, is_torch, new_array, view_of
 from gemmgen.ops.filters import results_of
 from gemmgen.ops.functions.conv2d import axes_moved, conv2d
@@ -255,9 +256,11 @@ def conv_transpose2d(
 
 
 def _channels_last(array: object) -> Any:
-    """(n, c, h, w) with the channels contiguous in memory, copied if they are not."""
-    moved = axes_moved(array, (0, 2, 3, 1))
-    return axes_moved(contiguous(moved), (0, 3, 1, 2))
+    """(n, c, h, w) with the channels contiguous in memory from a multiple of 16 bytes on, copied if they are not."""
+    moved = contiguous(axes_moved(array, (0, 2, 3, 1)))
+    if view_of(moved.detach() if is_torch(moved) else moved, "dy", None).pointer % ALIGNMENT:
+        moved = moved.clone() if is_torch(moved) else moved.copy()
+    return axes_moved(moved, (0, 3, 1, 2))
 
 
 def _reversed(w: Any) -> Any:
