@@ -299,7 +299,7 @@ class TensorRings(Ring):
                 return self._commit(state, role, instruction, threads, values)
         raise Unliftable(instruction, f"tcgen05.{words[0]} is not modelled")
 
-    def finished(self, state: object, role: Role, facts: Facts) -> None:
+    def finished(self, state: object, role: Role, facts: Mapping[Expression, bool]) -> None:
         """Nothing is in flight at the end, and nothing allocated."""
         assert isinstance(state, TensorState)
         super().finished(state, role, facts)
@@ -356,10 +356,6 @@ class TensorRings(Ring):
             if state.groups or state.leaving or any(state.leaving_groups) or state.barriers != states[0].barriers:
                 raise Unliftable(None, "operations in flight when the block meets")
         first = states[0]
-        gathered = {
-            name: frozenset().union(*[getattr(state, name) for state in states])
-            for name in ("plain", "fenced_stores", "visible", "older", "loads", "left", "sent")
-        }
         return replace(
             first,
             fills=False,
@@ -371,7 +367,13 @@ class TensorRings(Ring):
             changed=False,
             columns=max(state.columns for state in states),
             senders=(),
-            **gathered,
+            plain=frozenset().union(*[state.plain for state in states]),
+            fenced_stores=frozenset().union(*[state.fenced_stores for state in states]),
+            visible=frozenset().union(*[state.visible for state in states]),
+            older=frozenset().union(*[state.older for state in states]),
+            loads=frozenset().union(*[state.loads for state in states]),
+            left=frozenset().union(*[state.left for state in states]),
+            sent=frozenset().union(*[state.sent for state in states]),
         )
 
     # -- barriers in shared memory -----------------------------------------------------------------------------
@@ -679,24 +681,21 @@ class TensorRunner(Runner):
         """All threads as one role, at the barrier that each of them has come to; None if some have not."""
         if any(role.ended for role in roles) or len({(role.block, role.place) for role in roles}) != 1:
             return None
+        everyone = (True,) * self.count
+        if any(sum(column) != 1 for column in zip(*[role.threads for role in roles], strict=True)):
+            return None
         merged: dict[str, Content] = {}
         first, *rest = [dict(role.environment) for role in roles]
         for name, content in first.items():
             others = [environment.get(name) for environment in rest]
             if all(other == content for other in others):
                 merged[name] = content
-            elif all(isinstance(each, int | tuple) for each in (content, *others)):
-                merged[name] = tuple(
-                    next(
-                        each if isinstance(each, int) else each[number]
-                        for role, each in zip(roles, (content, *others), strict=True)
-                        if role.threads[number]
-                    )  # type: ignore[misc]
-                    for number in range(self.count)
-                )
-        everyone = (True,) * self.count
-        if any(sum(column) != 1 for column in zip(*[role.threads for role in roles], strict=True)):
-            return None
+                continue
+            numbers = [each for each in (content, *others) if isinstance(each, int | tuple)]
+            if len(numbers) == len(roles):
+                columns = [each if isinstance(each, tuple) else (each,) * self.count for each in numbers]
+                here = [next(place for place, role in enumerate(roles) if role.threads[number]) for number in range(self.count)]
+                merged[name] = tuple(columns[place][number] for number, place in enumerate(here))
         state = self.monitor.met(roles)
         return Role(everyone, roles[0].block, roles[0].place, tuple(sorted(merged.items())), state)
 
