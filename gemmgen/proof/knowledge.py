@@ -112,6 +112,8 @@ class Knowledge:
         self._private: dict[int, z3.ExprRef] = {}
         self.lifted = Lifted()
         self.polynomials = Polynomials()
+        self.indices: dict[tuple[str, object], list[z3.ArithRef] | None] = {}
+        """Indices in an array by the array's name and an offset in it without constant; None for offsets of another form."""
         self.guessing = False
         """True while one iteration of a loop runs on arbitrary values to find its effects: nothing is proved or recorded then."""
         self.turns: list[z3.ArithRef] = []

@@ -89,6 +89,8 @@ class Lifter:
         state = dict(edges[0].state)
         for condition, edge in zip(relative[1:], edges[1:], strict=True):
             for name in [*state, *[name for name in edge.state if name.startswith(DATA) and name not in state]]:
+                if name in state and edge.state.get(name) is state[name]:
+                    continue
                 missing = UNKNOWN if name.startswith(DATA) else None
                 other, here = edge.state.get(name, missing), state.get(name, UNKNOWN)
                 merged = None if other is None else _either(condition, other, here)

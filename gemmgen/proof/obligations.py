@@ -287,7 +287,21 @@ def element_indices(known: Knowledge, offset: z3.ArithRef, array: Array) -> list
 
     None if the offset has no such form. Strides of 1 take the rest.
     """
-    monomials = known.polynomials.monomials(offset)
+    rest, number = known.polynomials.split(offset)
+    key = array.name, rest
+    if key not in known.indices:
+        known.indices[key] = _indices(known.polynomials.factors(rest), array)
+    found = known.indices[key]
+    if found is None or number % array.element_bytes:
+        return None
+    unit = next((axis for axis, stride in enumerate(array.strides) if isinstance(stride, int)), None)
+    if number and unit is None:
+        return None
+    return [index if axis != unit or not number else z3.simplify(index + number // array.element_bytes) for axis, index in enumerate(found)]
+
+
+def _indices(monomials: Sequence[tuple[int, list[z3.ArithRef]]], array: Array) -> list[z3.ArithRef] | None:
+    """The indices of a sum without constant."""
     unit: int | None = None
     found: list[z3.ArithRef] = []
     for axis, stride in enumerate(array.strides):

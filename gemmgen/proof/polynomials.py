@@ -67,7 +67,11 @@ class Polynomials:
 
     def monomials(self, term: z3.ArithRef) -> list[tuple[int, list[z3.ArithRef]]]:
         """The coefficients and factors of a term's monomials."""
-        return [(number, [term_of(factor) for factor in monomial]) for monomial, number in self.of(term).items()]
+        return self.factors(tuple(self.of(term).items()))
+
+    def factors(self, form: Sequence[tuple[Monomial, int]]) -> list[tuple[int, list[z3.ArithRef]]]:
+        """The coefficients and factors of monomials."""
+        return [(number, [term_of(factor) for factor in monomial]) for monomial, number in form]
 
     def term(self, factor: int) -> z3.ArithRef:
         """The term with a number that a monomial names."""

@@ -21,7 +21,7 @@ from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import OtherThread, final_waits, landings
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.terms import mentions, node_of, term_of
-from gemmgen.proof.values import Condition, as_condition
+from gemmgen.proof.values import Condition, as_condition, conjuncts
 
 MAX_SPLITS = 2
 """Conditions that distinguish problems."""
@@ -109,6 +109,7 @@ class Provenance:
         self._evaluated: dict[int, Numbers] = {}
         self._answers: dict[tuple[object, ...], bool] = {}
         self.kept: list[object] = []
+        self._known_of: dict[int, z3.ArithRef] = {}
         self._forms: dict[tuple[object, ...], Form] = {}
         self._moved: dict[tuple[object, ...], Form] = {}
         """Forms with another turn, without a table."""
@@ -188,12 +189,12 @@ class Provenance:
         """A term without the choices that the assumed kind of problem decides."""
         if not self._assumed:
             return term
-        substituted = z3.substitute(term, *self._assumed)
-        if substituted.eq(term):
-            return term
-        substituted = z3.simplify(substituted)
-        self.kept.append(substituted)
-        return substituted
+        key = term.get_id()
+        if key not in self._known_of:
+            substituted = z3.substitute(term, *self._assumed)
+            self.kept.append(term)
+            self._known_of[key] = term if substituted.eq(term) else z3.simplify(substituted)
+        return self._known_of[key]
 
     def barriers(self, access: Access) -> z3.ArithRef:
         """Barriers that a thread has passed before an access."""
@@ -326,7 +327,7 @@ class Provenance:
     def possible(self, access: Access) -> Numbers:
         """The threads that conditions on the thread alone do not keep from an access."""
         allowed = np.ones(self._threads, dtype=bool)
-        for condition in access.path:
+        for condition in conjuncts(access.path):
             if not isinstance(condition, bool):
                 try:
                     allowed &= np.broadcast_to(evaluate(condition, self._symbols, self._evaluated) != 0, self._threads)

@@ -77,7 +77,7 @@ class Kind:
         return bool(self.scale_vectors)
 
 
-_KINDS = {
+KINDS = {
     "kind::f16": Kind({0: "f16", 1: "bf16"}, {0: "f16", 1: "f32"}, 16),
     "kind::tf32": Kind({2: "tf32"}, {1: "f32"}, 8),
     "kind::i8": Kind({0: "u8", 1: "s8"}, {2: "s32"}, 32),
@@ -187,10 +187,10 @@ class _Product:
     def __init__(self, inst: Instruction, binder: Binder) -> None:
         self.inst, self.binder = inst, binder
         self.memory = binder.engines.tensor_memory
-        name = inst.first_of(tuple(_KINDS))
+        name = inst.first_of(tuple(KINDS))
         if name is None:
             raise UnknownInstruction("this kind of tcgen05.mma is not implemented", instruction=inst)
-        self.kind, self.pair, self.sparse = _KINDS[name], inst.has("cta_group::2"), inst.has("sp")
+        self.kind, self.pair, self.sparse = KINDS[name], inst.has("cta_group::2"), inst.has("sp")
         self.stationary = inst.has("ws")
         if self.stationary and (self.pair or self.kind.scaled):
             raise UnknownInstruction("tcgen05.mma.ws is for single blocks, without block scales", instruction=inst)
