@@ -1,6 +1,7 @@
 """Answers without z3 agree with z3."""
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -9,10 +10,13 @@ z3 = pytest.importorskip("z3")
 from gemmgen.proof.quick import Comparisons, Samples  # noqa: E402
 from gemmgen.proof.terms import node_of  # noqa: E402
 
+if TYPE_CHECKING:
+    from z3 import ArithRef, BoolRef
+
 SYMBOLS = [z3.Int(name) for name in "abcd"]
 
 
-def term(source: random.Random) -> "z3.ArithRef":
+def term(source: random.Random) -> "ArithRef":
     """A sum of multiples of symbols, of their quotients, remainders and choices between them."""
     total = z3.IntVal(source.randrange(-9, 10))
     for _ in range(source.randrange(1, 4)):
@@ -23,7 +27,7 @@ def term(source: random.Random) -> "z3.ArithRef":
     return total
 
 
-def condition(source: random.Random, depth: int = 2) -> "z3.BoolRef":
+def condition(source: random.Random, depth: int = 2) -> "BoolRef":
     kind = source.randrange(12 if depth else 5)
     if kind < 5:
         a, b = term(source), source.choice((z3.IntVal(source.randrange(20)), source.choice(SYMBOLS), term(source)))
@@ -38,7 +42,7 @@ def condition(source: random.Random, depth: int = 2) -> "z3.BoolRef":
     return (z3.And(one, other), z3.Or(one, other), z3.Implies(one, other), z3.And(one, z3.Not(other)))[kind - 8]
 
 
-def weakened(source: random.Random, premise: "z3.BoolRef") -> "z3.BoolRef":
+def weakened(source: random.Random, premise: "BoolRef") -> "BoolRef":
     """A goal that one premise may imply."""
     a, b = term(source), source.choice(SYMBOLS)
     return z3.substitute(premise, (z3.IntVal(4), z3.IntVal(3))) if source.random() < 0.5 else z3.Or(premise, a < b)
