@@ -25,10 +25,10 @@ def bind_residue_group(group: Sequence[Instruction], binder: Binder, scratch: Sc
         return Operation(lambda: some(everyone), some)
     for name, rows in (("factors", len(plan.factors)), ("sums", plan.count), ("addends", plan.count)):
         scratch.reserve(name, rows, "u8")
-    return Operation(_full(plan, binder, scratch, some), some)
+    return Operation(_full(plan, binder, scratch), some)
 
 
-def _full(plan: GroupPlan, binder: Binder, scratch: Scratch, some: Callable[[Lanes], None]) -> Callable[[], None]:
+def _full(plan: GroupPlan, binder: Binder, scratch: Scratch) -> Callable[[], None]:
     array = binder.registers.arrays["b32"]
     factors = scratch.get("factors", len(plan.factors), "u8")
     sums = scratch.get("sums", plan.count, "u8")
@@ -43,23 +43,20 @@ def _full(plan: GroupPlan, binder: Binder, scratch: Scratch, some: Callable[[Lan
     targets = [(array[row : row + length], sums[at : at + length]) for at, row, length in runs_of_rows(plan.target_rows)]
     copyto, multiply, add, shift, cut = np.copyto, np.multiply, np.add, np.right_shift, np.bitwise_and
 
-    everyone = np.arange(binder.geometry.lanes)
-
     def full() -> None:
-        if residues.interned.get() is not None:
-            some(everyone)
-            return
+        kept = residues.interned.get()
         for into, values in loads:
-            copyto(into, values)
+            copyto(into, values if kept is None else kept.read(values))
         for into, value in fills:
             into.fill(value)
         for first, second, into in products:
             multiply(first, second, into)
         if gather:
-            copyto(addends, array.take(addend_rows, 0))
+            values = array.take(addend_rows, 0)
+            copyto(addends, values if kept is None else kept.read(values))
         else:
             for into, values in addend_runs:
-                copyto(into, values)
+                copyto(into, values if kept is None else kept.read(values))
             for into, value in addend_fills:
                 into.fill(value)
         # Factors and addends are below 2^32, so sums stay below 2^64; the first fold leaves less than 2^34.
@@ -71,7 +68,7 @@ def _full(plan: GroupPlan, binder: Binder, scratch: Scratch, some: Callable[[Lan
         cut(sums, _MODULUS, sums)
         add(sums, addends, sums)
         for into, values in targets:
-            copyto(into, values, casting="same_kind")
+            copyto(into, values if kept is None else residues.without_code(residues.words(values)), casting="same_kind")
 
     return full
 

@@ -42,17 +42,20 @@ class Interned:
 
     def __init__(self, rng: np.random.Generator, elements: int, results: int) -> None:
         """Codes for so many elements that are drawn, and so many results."""
-        self.codes = rng.permutation(np.arange(1, POISONED, dtype=np.uint16))
+        most = POISONED - 1
+        self.codes = rng.choice(most, min(elements + results, most), replace=False).astype(np.uint16) + np.uint16(1)
         self.pool = min(elements, max(len(self.codes) - results, 0))
         """Codes that elements are drawn from: as many as there are elements, or fewer."""
-        self.residues = rng.integers(1, MODULUS, _CODES, dtype=np.uint32)
+        self.residues = _other_residues().copy()
         """The residue of each code; zero bits are zero."""
-        self.residues[0] = 0
-        while _repeats(self.residues[own := self.codes[: self.pool]]):
+        own = self.codes[: self.pool]
+        self.residues[own] = rng.integers(1, MODULUS, self.pool, dtype=np.uint32)
+        while _repeats(self.residues[own]):
             self.residues[own] = rng.integers(1, MODULUS, self.pool, dtype=np.uint32)
         self.distinct = self.pool >= elements
         self._rng, self._drawn, self._next = rng, 0, self.pool
-        self._slots = np.zeros(_SLOTS, np.uint16)
+        self._mask = (1 << (4 * len(self.codes)).bit_length()) - 1
+        self._slots = np.zeros(self._mask + 1, np.uint16)
         """Codes by hashes of their residues; 0: a free slot."""
         self._note(self.codes[: self.pool])
 
@@ -68,20 +71,24 @@ class Interned:
         return drawn
 
     def _note(self, codes: Array) -> None:
-        slots = _slot_of(self.residues[codes])
+        slots = self._slot_of(self.residues[codes])
         while len(codes):
             free = self._slots[slots] == 0
             self._slots[slots[free]] = codes[free]
             left = self._slots[slots] != codes
-            codes, slots = codes[left], (slots[left] + 1) % _SLOTS
+            codes, slots = codes[left], (slots[left] + 1) & self._mask
+
+    def _slot_of(self, values: Array) -> Array:
+        slots: Array = ((values.astype(np.uint64) * _GOLDEN) >> np.uint64(40)).astype(np.int64) & self._mask
+        return slots
 
     def _find(self, wanted: Array) -> Array:
         """Codes of residues; 0 for residues without one."""
-        slots = _slot_of(wanted)
+        slots = self._slot_of(wanted)
         found = self._slots[slots]
         open_ones = np.flatnonzero((self.residues[found] != wanted) & (found != 0))
         while len(open_ones):
-            slots[open_ones] = (slots[open_ones] + 1) % _SLOTS
+            slots[open_ones] = (slots[open_ones] + 1) & self._mask
             found[open_ones] = self._slots[slots[open_ones]]
             here = found[open_ones]
             open_ones = open_ones[(self.residues[here] != wanted[open_ones]) & (here != 0)]
@@ -107,20 +114,24 @@ class Interned:
     def read(self, patterns: Array) -> Array:
         """32-bit patterns, of which those with an empty lower half are codes, as residues."""
         values = np.asarray(patterns)
-        is_code = (values & np.uint32(0xFFFF)) == 0
-        if not is_code.any():
-            return values
-        meant: Array = np.where(is_code, self.residues[values >> np.uint32(16)], values)
+        is_code = np.bitwise_and(values, _LOWER_HALF) == 0
+        if not values.ndim or not is_code.any():
+            return self.residues[values >> np.uint32(16)] if not values.ndim and is_code else values
+        meant = values.copy()
+        meant[is_code] = self.residues[values[is_code] >> np.uint32(16)]
         return meant
 
 
 _CODES = 1 << 16
-_SLOTS = 1 << 18
+_LOWER_HALF = np.uint32(0xFFFF)
 
 
-def _slot_of(values: Array) -> Array:
-    slots: Array = ((values.astype(np.uint64) * _GOLDEN) >> np.uint64(46)).astype(np.int64)
-    return slots
+@lru_cache(maxsize=1)
+def _other_residues() -> Array:
+    """Residues of codes that no element has."""
+    values = np.random.default_rng(0).integers(1, MODULUS, _CODES, dtype=np.uint32)
+    values[0] = 0
+    return values
 
 
 def _repeats(values: Array) -> bool:

@@ -25,7 +25,7 @@ from gemmgen.sanitizer.launches import Launch, module_variables
 from gemmgen.sanitizer.source import KernelCode, find_entry
 
 STEP_LIMIT = 200_000
-_STARVED_STEPS = 50_000
+_STARVED_STEPS = 8_000
 POISON = 0xFF
 _COUNTED_CALLS = 6
 """Calls that are run before the last of many; a counter that begins anew after fewer shows."""
