@@ -20,6 +20,20 @@ from gemmgen.kernels.spec_files import load_spec
 
 PATHS = SHIPPED
 rendered = cache(gemmgen.render)
+NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|^[ ]*#[^\n]*|"[^"\n]*"|__attribute__\(\(\w+\)\)', re.DOTALL | re.MULTILINE)
+NEEDLESS = re.compile(
+    r"""(?<![\w.])(?:0u?\s[-+*/%]|1u?\s\*)\s                     # 0 + step, 0 * k, 1 * k
+    | \s(?:[-+*/%|^]|<<|>>)\s0u?(?![\w.'])|\s[*/%]\s1u?(?![\w.'])  # i + 0, x << 0, k * 1, k / 1
+    | (?<![\w>"\])])(?<!if[ ])(?<!while[ ])(?<!switch[ ])\(\w+\)(?=[\s;,)\]])  # (rank) * 4, but no cast and no call
+    | \(\((?:[^()]|\([^()]*\))*\)\)                                # ((a + b))""",
+    re.VERBOSE,
+)
+"""Arithmetic without effect, and brackets around a name or around brackets."""
+
+
+def needless(text: str) -> list[str]:
+    """The needless expressions in CUDA or C, whose comments, directives, attributes and strings do not count."""
+    return NEEDLESS.findall(NOT_CODE.sub('""', text))
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -44,6 +58,34 @@ def test_no_function_or_constant_is_unused(path: Path) -> None:
     declared = re.findall(r"^constexpr \w+ (\w+)", code, re.MULTILINE) + re.findall(r"__device__ [\w ]*?(\w+)\(", code)
     unused = [name for name in set(declared) if len(re.findall(rf"\b{name}\b", code)) < 2]
     assert not unused
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_no_expression_is_needless(path: Path) -> None:
+    assert needless(rendered(path).text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("(0 + step) * 4", "a + 0;", "x - 0)", "0 * k + i", "part * 1, b", "part / 1", "n % 1", "1 * k", "x << 0", "f(part\n    * 1)"),
+        *("b = (rank) * 4;", "a / (kTileM);", "return (x);", "f((a + b))", "if ((a == f(b)))"),
+    ],
+)
+def test_a_needless_expression_is_found(text: str) -> None:
+    assert len(needless(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("x * 16", "x * 1.0f", "i + 0x80u", "1 / x", "a - 1", "x = -1 + y", "a[0] + b", "10 * k", "0.5f * x", "n % 10", "if (x) {"),
+        *("(float)x", "f(x) + g(y)", "static_cast<int>(x)", "((a + b) * c)", "__attribute__((always_inline)) void f();"),
+        *("// (0 + step)", "#define TWICE(x) ((x) * 2)", 'asm("add %0, %1 + 0;" : "=r"(x) : "r"(y));'),
+    ],
+)
+def test_a_plain_expression_is_not_needless(text: str) -> None:
+    assert needless(text) == []
 
 
 def test_the_header_holds_the_spec_that_the_source_was_made_from(tmp_path: Path) -> None:
