@@ -64,7 +64,7 @@ def test_slices_of_k_begin_with_their_own_scales() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("part * 1", "0"),
+        ("scales_of_b[j], part", "scales_of_b[j], 0"),
         ("lane % 2 * 8", "lane / 2 % 2 * 8"),
         ("line % kTileLines / 32 * kTileBlocks", "line % 32 / 32 * kTileBlocks"),
         ("read & ((1u << 8 * left) - 1)", "read"),
