@@ -140,7 +140,7 @@ def _folded(line: str, continues: bool = False) -> list[str]:
     code, mark, comment = line.partition("  // ")
     if mark:
         sentence = f"{comment[0].upper()}{comment[1:]}{'' if comment.endswith('.') else '.'}"
-        return [*_folded(f"{indent}// {sentence}"), *_folded(code, continues)]
+        return [*_folded(f"{indent}// {sentence}"), *_folded(code.rstrip(), continues)]
     # The continuation of an aligned statement keeps its place; others are deeper than the line that opened their bracket, and
     # operands of assembler deeper than their colon.
     aligned = continues and not line.lstrip().startswith(":")

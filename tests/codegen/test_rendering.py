@@ -137,6 +137,10 @@ def test_a_comment_above_its_line_is_a_sentence() -> None:
     assert _folded("    x = y" + " + y" * 20 + ";  // what becomes of it, and of others")[0] == "    // What becomes of it, and of others."
 
 
+def test_a_line_without_its_comment_ends_in_no_space() -> None:
+    assert _folded("    STEPS = 8,             // " + "word " * 20 + "end")[1] == "    STEPS = 8,"
+
+
 @pytest.mark.parametrize("line", ["//   a: [" + "1, " * 60 + "1]", '    asm("' + "a, " * 50 + '");'])
 def test_specs_in_headers_and_quoted_text_are_never_folded(line: str) -> None:
     assert _folded(line) == [line]
