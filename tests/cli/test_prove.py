@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -21,11 +22,33 @@ def test_a_kernel_is_proved_and_required_to_be() -> None:
     assert [each["status"] for each in found["kernels"][0]["properties"]] == ["proved"] * 7
 
 
-def test_required_properties_must_be_proved() -> None:
+COLLATZ = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry collatz(.param .u32 n)
+{
+    .reg .b32 %r<4>;
+    .reg .pred %p<3>;
+    ld.param.u32 %r1, [n];
+TURN:
+    and.b32 %r2, %r1, 1;
+    setp.eq.u32 %p1, %r2, 0;
+    @%p1 shr.u32 %r1, %r1, 1;
+    @!%p1 mad.lo.u32 %r1, %r1, 3, 1;
+    setp.gt.u32 %p2, %r1, 1;
+    @%p2 bra TURN;
+    ret;
+}
+"""
+
+
+def test_required_properties_must_be_proved(tmp_path: Path) -> None:
     arguments = ["prove", "gemm/v0_naive", "--seconds", "1", "--set", "architecture=sm_80"]
-    lenient = CliRunner().invoke(cli, ["prove", "reduction/s8_streaming"])
+    (tmp_path / "collatz.ptx").write_text(COLLATZ)
+    file = ["prove", str(tmp_path / "collatz.ptx"), "--grid", "1", "--block", "32"]
+    lenient = CliRunner().invoke(cli, file)
     assert lenient.exit_code == 0 and "was not proved to end" in lenient.stdout, lenient.output
-    strict = CliRunner().invoke(cli, ["prove", "reduction/s8_streaming", "--require", "progress"])
+    strict = CliRunner().invoke(cli, [*file, "--require", "progress"])
     assert strict.exit_code == 1
     assert CliRunner().invoke(cli, [*arguments, "--require", "speed"]).exit_code == 2
 
