@@ -64,7 +64,7 @@ constexpr int kPlanes = 2;
 constexpr int kRowBytes = 32;
 constexpr int kPixelPlaneBytes = kTilePixels * kRowBytes;
 constexpr int kFilterPlaneBytes = kTileChannels * kRowBytes;
-constexpr int kFilterTile = kPlanes * kPixelPlaneBytes;  // where in a stage the filters begin
+constexpr int kFilterTile = kPlanes * kPixelPlaneBytes;  // offset of the filters within a stage
 constexpr int kStageBytes = kFilterTile + kPlanes * kFilterPlaneBytes;
 constexpr int kStages = 4;
 
@@ -74,7 +74,7 @@ constexpr int kPixelRowsPerPass = 64;
 constexpr int kFilterPasses = 1;
 constexpr int kFilterRowsPerPass = 64;
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
@@ -93,7 +93,7 @@ __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of this thread's groups are still under way.
+// Waits until no more than kPending of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
@@ -112,7 +112,7 @@ __device__ __forceinline__ int divide(int n, const Divisor& d)
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -132,9 +132,9 @@ struct Divisors {
     Divisor image_pixels, tiles;
 };
 
-// Where in a plane of shared memory half a row lies. The halves swap places in every other four rows: eight rows of one
-// half, which ldmatrix reads at a time, lie in different banks, and so do eight vectors that threads store at a time.
-// Eight rows are the period of that: whatever is added to an offset is a multiple of eight rows.
+// Offset of half a row within a plane of shared memory. The halves swap places in every other four rows, so that the
+// eight rows of one half that ldmatrix reads at a time lie in different banks, as do eight vectors that threads store
+// at a time. The pattern repeats every eight rows: only multiples of eight rows are added to an offset.
 __device__ __forceinline__ int vector_offset(int row, int half)
 {
     constexpr int kVectorBytes = kRowBytes / 2;
@@ -191,7 +191,7 @@ __device__ __forceinline__ void copy_filter_tile(
     }
 }
 
-// Reads fragments of 16 rows at a time: of row lane / 4 of every 8, a lane gets 4 bytes of a half, in the order of the
+// Reads fragments of 16 rows at a time: a lane gets 4 bytes of a half of row lane / 4 of every 8, in the order of the
 // vectors that the lanes point at.
 template <int kPairs>
 __device__ __forceinline__ void load_fragments(unsigned (&fragments)[kPairs][4], unsigned source)
@@ -233,7 +233,7 @@ constexpr int kLaneChannels = 8;
 // Results are computed on this scale, on which [0, 1] are the bounds of ReLU and nearly those of int8. It is exact.
 constexpr float kUnit = 0.0078125f;  // 1 / 128
 
-// Where in y (n, k / 32, p, q, 32) a channel of a pixel lies.
+// Offset in y (n, k / 32, p, q, 32) of a channel of a pixel.
 __device__ __forceinline__ long long output_offset(int image, int position, int channel, int image_pixels, int channels)
 {
     constexpr int kLayoutChannels = 32;
@@ -242,7 +242,7 @@ __device__ __forceinline__ long long output_offset(int image, int position, int 
         + channel % kLayoutChannels;
 }
 
-// What is added to a lane's channels: bias, on the scale.
+// Addends of a lane's channels: bias, on the scale.
 __device__ __forceinline__ void load_shift(float (&shift)[kLaneChannels], const float* bias)
 {
     #pragma unroll
@@ -324,13 +324,13 @@ pointwise_persistent_128x64x64_w64x32_m16n8k32_s4_mpq_f1x1_p528_s8_nchw32_sm80_8
     const int next_block = block_bytes;
     const int next_filter_tap = k * kRowBytes;
 
-    // Where in a stage it puts that, and where this lane's rows of its warp's fragments begin.
+    // Offsets within a stage: of the vectors that this thread copies, and of this lane's rows of its warp's fragments.
     const int pixel_target = vector_offset(pixel_row, half);
     const int filter_target = kFilterTile + vector_offset(filter_row, half);
     const unsigned shared_base = shared_address(shared_memory);
     const int warp_pixel = warp % kWarpsPixels * kWarpPixels;
     const int warp_channel = warp / kWarpsPixels * kWarpChannels;
-    // Of pixels, the instruction takes the first halves of two blocks' rows and then the second; of filters, both
+    // For pixels, the instruction takes the first halves of two blocks' rows and then the second; for filters, both
     // halves of one block and then of the next.
     const int row_lane = vector_offset(lane % (2 * kBlock), lane / (2 * kBlock));
     const int column_lane = vector_offset(lane / (2 * kBlock) * kBlock + lane % kBlock, lane / kBlock % 2);
@@ -344,7 +344,7 @@ pointwise_persistent_128x64x64_w64x32_m16n8k32_s4_mpq_f1x1_p528_s8_nchw32_sm80_8
     PixelIterator pixels;
     FilterIterator filters;
 
-    // Lets the copies begin at a tile of y.
+    // Points the copies at a tile of y.
     const auto aim_copies = [&](int tile) {
         const int pixel_tile = divide(tile, divisors.tiles);
         const int channel_tile = tile - pixel_tile * channel_tiles;
@@ -402,7 +402,7 @@ pointwise_persistent_128x64x64_w64x32_m16n8k32_s4_mpq_f1x1_p528_s8_nchw32_sm80_8
         const int channel_tile = tile - pixel_tile * channel_tiles;
         const int block_pixel = pixel_tile * kTilePixels;
         const int block_channel = channel_tile * kTileChannels;
-        // The channels that this lane finishes, and what is added to them.
+        // The channels that this lane finishes, and their addends.
         const int first_channel = block_channel + warp_channel + lane % 4 * kLaneChannels;
         float shift[kWarpChannels / kLayoutChannels][kLaneChannels] = {};
         #pragma unroll

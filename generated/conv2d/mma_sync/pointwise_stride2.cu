@@ -62,7 +62,7 @@ constexpr int kPlanes = 2;
 constexpr int kRowBytes = 32;
 constexpr int kPixelPlaneBytes = kTilePixels * kRowBytes;
 constexpr int kFilterPlaneBytes = kTileChannels * kRowBytes;
-constexpr int kFilterTile = kPlanes * kPixelPlaneBytes;  // where in a stage the filters begin
+constexpr int kFilterTile = kPlanes * kPixelPlaneBytes;  // offset of the filters within a stage
 constexpr int kStageBytes = kFilterTile + kPlanes * kFilterPlaneBytes;
 constexpr int kStages = 4;
 
@@ -76,7 +76,7 @@ constexpr int kFilterRowsPerPass = 64;
 constexpr int kStrideH = 2;
 constexpr int kStrideW = 2;
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
@@ -95,7 +95,7 @@ __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of this thread's groups are still under way.
+// Waits until no more than kPending of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
@@ -114,7 +114,7 @@ __device__ __forceinline__ int divide(int n, const Divisor& d)
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -134,9 +134,9 @@ struct Divisors {
     Divisor image_pixels, q, tiles;
 };
 
-// Where in a plane of shared memory half a row lies. The halves swap places in every other four rows: eight rows of one
-// half, which ldmatrix reads at a time, lie in different banks, and so do eight vectors that threads store at a time.
-// Eight rows are the period of that: whatever is added to an offset is a multiple of eight rows.
+// Offset of half a row within a plane of shared memory. The halves swap places in every other four rows, so that the
+// eight rows of one half that ldmatrix reads at a time lie in different banks, as do eight vectors that threads store
+// at a time. The pattern repeats every eight rows: only multiples of eight rows are added to an offset.
 __device__ __forceinline__ int vector_offset(int row, int half)
 {
     constexpr int kVectorBytes = kRowBytes / 2;
@@ -193,7 +193,7 @@ __device__ __forceinline__ void copy_filter_tile(
     }
 }
 
-// Reads fragments of 16 rows at a time: of row lane / 4 of every 8, a lane gets 4 bytes of a half, in the order of the
+// Reads fragments of 16 rows at a time: a lane gets 4 bytes of a half of row lane / 4 of every 8, in the order of the
 // vectors that the lanes point at.
 template <int kPairs>
 __device__ __forceinline__ void load_fragments(unsigned (&fragments)[kPairs][4], unsigned source)
@@ -232,7 +232,7 @@ __device__ __forceinline__ void multiply_accumulate(
 // Channels of one pixel that a lane stores at a time.
 constexpr int kLaneChannels = 8;
 
-// Where in y (n, k / 32, p, q, 32) a channel of a pixel lies.
+// Offset in y (n, k / 32, p, q, 32) of a channel of a pixel.
 __device__ __forceinline__ long long output_offset(int image, int position, int channel, int image_pixels, int channels)
 {
     constexpr int kLayoutChannels = 32;
@@ -241,7 +241,7 @@ __device__ __forceinline__ long long output_offset(int image, int position, int 
         + channel % kLayoutChannels;
 }
 
-// What is added to a lane's channels: bias.
+// Addends of a lane's channels: bias.
 __device__ __forceinline__ void load_shift(float (&shift)[kLaneChannels], const float* bias)
 {
     #pragma unroll
@@ -322,13 +322,13 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
     const int next_block = block_bytes;
     const int next_filter_tap = k * kRowBytes;
 
-    // Where in a stage it puts that, and where this lane's rows of its warp's fragments begin.
+    // Offsets within a stage: of the vectors that this thread copies, and of this lane's rows of its warp's fragments.
     const int pixel_target = vector_offset(pixel_row, half);
     const int filter_target = kFilterTile + vector_offset(filter_row, half);
     const unsigned shared_base = shared_address(shared_memory);
     const int warp_pixel = warp % kWarpsPixels * kWarpPixels;
     const int warp_channel = warp / kWarpsPixels * kWarpChannels;
-    // Of pixels, the instruction takes the first halves of two blocks' rows and then the second; of filters, both
+    // For pixels, the instruction takes the first halves of two blocks' rows and then the second; for filters, both
     // halves of one block and then of the next.
     const int row_lane = vector_offset(lane % (2 * kBlock), lane / (2 * kBlock));
     const int column_lane = vector_offset(lane / (2 * kBlock) * kBlock + lane % kBlock, lane / kBlock % 2);
@@ -417,7 +417,7 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
         }
     }
 
-    // The channels that this lane finishes, and what is added to them.
+    // The channels that this lane finishes, and their addends.
     const int first_channel = block_channel + warp_channel + lane % 4 * kLaneChannels;
     float shift[kWarpChannels / kLayoutChannels][kLaneChannels] = {};
     #pragma unroll

@@ -54,7 +54,7 @@ constexpr int kPlanes = 2;
 constexpr int kRowBytes = 32;
 constexpr int kPixelPlaneBytes = kTilePixels * kRowBytes;
 constexpr int kFilterPlaneBytes = kTileChannels * kRowBytes;
-constexpr int kFilterTile = kPlanes * kPixelPlaneBytes;  // where in a stage the filters begin
+constexpr int kFilterTile = kPlanes * kPixelPlaneBytes;  // offset of the filters within a stage
 
 // A thread copies one half, 16 bytes, of several rows of a plane: their number, and their distance in rows.
 constexpr int kPixelPasses = 1;
@@ -76,7 +76,7 @@ __device__ __forceinline__ int divide(int n, const Divisor& d)
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -125,9 +125,9 @@ __device__ __forceinline__ uint4 load_vector(const signed char* source, bool ava
     return available ? *reinterpret_cast<const uint4*>(source) : make_uint4(0, 0, 0, 0);
 }
 
-// Where in a plane of shared memory half a row lies. The halves swap places in every other four rows: eight rows of one
-// half, which ldmatrix reads at a time, lie in different banks, and so do eight vectors that threads store at a time.
-// Eight rows are the period of that: whatever is added to an offset is a multiple of eight rows.
+// Offset of half a row within a plane of shared memory. The halves swap places in every other four rows, so that the
+// eight rows of one half that ldmatrix reads at a time lie in different banks, as do eight vectors that threads store
+// at a time. The pattern repeats every eight rows: only multiples of eight rows are added to an offset.
 __device__ __forceinline__ int vector_offset(int row, int half)
 {
     constexpr int kVectorBytes = kRowBytes / 2;
@@ -196,7 +196,7 @@ __device__ __forceinline__ void store_tile(unsigned char* target, const uint4 (&
                 staged[plane][pass];
 }
 
-// Reads fragments of 16 rows at a time: of row lane / 4 of every 8, a lane gets 4 bytes of a half, in the order of the
+// Reads fragments of 16 rows at a time: a lane gets 4 bytes of a half of row lane / 4 of every 8, in the order of the
 // vectors that the lanes point at.
 template <int kPairs>
 __device__ __forceinline__ void load_fragments(unsigned (&fragments)[kPairs][4], unsigned source)
@@ -235,7 +235,7 @@ __device__ __forceinline__ void multiply_accumulate(
 // Channels of one pixel that a lane stores at a time.
 constexpr int kLaneChannels = 4;
 
-// Where in y (n, k / 32, p, q, 32) a channel of a pixel lies.
+// Offset in y (n, k / 32, p, q, 32) of a channel of a pixel.
 __device__ __forceinline__ long long output_offset(int image, int position, int channel, int image_pixels, int channels)
 {
     constexpr int kLayoutChannels = 32;
@@ -244,7 +244,7 @@ __device__ __forceinline__ long long output_offset(int image, int position, int 
         + channel % kLayoutChannels;
 }
 
-// What is added to a lane's channels: bias.
+// Addends of a lane's channels: bias.
 __device__ __forceinline__ void load_shift(float (&shift)[kLaneChannels], const int* bias)
 {
     #pragma unroll
@@ -331,7 +331,7 @@ turing_one_stage_64x64x64_w32x32_m8n8k16_s1_mk_s8_nchw32_sm75_1b59f5bb(
     const int period = filter_taps;
     const int next_filter_tap = k * kRowBytes;
 
-    // Where in a stage it puts that, and where this lane's rows of its warp's fragments begin.
+    // Offsets within a stage: of the vectors that this thread copies, and of this lane's rows of its warp's fragments.
     const int pixel_target = vector_offset(pixel_row, half);
     const int filter_target = kFilterTile + vector_offset(filter_row, half);
     const unsigned shared_base = shared_address(shared_memory);
@@ -405,7 +405,7 @@ turing_one_stage_64x64x64_w32x32_m8n8k16_s1_mk_s8_nchw32_sm75_1b59f5bb(
         }
     }
 
-    // The channels that this lane finishes, and what is added to them.
+    // The channels that this lane finishes, and their addends.
     const int first_channel = block_channel + warp_channel + lane / 4 * kLaneChannels;
     float shift[kWarpChannels / kLayoutChannels][kLaneChannels] = {};
     #pragma unroll

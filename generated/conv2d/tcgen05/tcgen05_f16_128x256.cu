@@ -94,7 +94,7 @@ __device__ __forceinline__ void load_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Starts to copy a column of pixels to shared memory, some of their channels: of the pixels that lie (dx, dy) from
+// Starts to copy some channels of a column of pixels to shared memory: of the pixels at a distance of (dx, dy) from
 // those of the map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
@@ -153,13 +153,13 @@ __device__ __forceinline__ int divide(int n, const Divisor& d)
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -171,8 +171,8 @@ __device__ __forceinline__ unsigned descriptor_position(unsigned address)
     return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {
@@ -182,7 +182,7 @@ __device__ __forceinline__ int step_offset(int step)
         return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -227,7 +227,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -255,26 +255,26 @@ __device__ __forceinline__ void allocate_tensor_memory(unsigned target)
     asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;");
 }
 
-// Gives them back, by a whole warp.
+// Frees the columns, by a whole warp.
 template <int kColumns>
 __device__ __forceinline__ void free_tensor_memory(unsigned address)
 {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" :: "r"(address), "n"(kColumns));
 }
 
-// Orders what this thread did in tensor memory before a synchronization of threads that follows.
+// Orders this thread's earlier accesses to tensor memory before the synchronization of threads that follows.
 __device__ __forceinline__ void tensor_memory_before_sync()
 {
     asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
 }
 
-// Orders what this thread does in tensor memory behind a synchronization of threads.
+// Orders this thread's later accesses to tensor memory after the synchronization of threads before it.
 __device__ __forceinline__ void tensor_memory_after_sync()
 {
     asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
-// Lets a barrier count an arrival once the products that this thread has started are done.
+// Makes a barrier count one arrival when the products that this thread has started are complete.
 __device__ __forceinline__ void commit_products(unsigned barrier)
 {
     asm volatile(
@@ -285,7 +285,7 @@ __device__ __forceinline__ void commit_products(unsigned barrier)
 template <int kRowBytes>
 __device__ __forceinline__ unsigned long long tensor_descriptor(unsigned position)
 {
-    constexpr int kUnit = 16;  // bytes in which descriptors count
+    constexpr int kUnit = 16;  // unit of the addresses and strides in descriptors, in bytes
     constexpr unsigned kSwizzle = kRowBytes == 128 ? 2 : kRowBytes == 64 ? 4 : 6;  // code of the swizzle
     constexpr unsigned kVersion = 1;
     constexpr unsigned kStrideBytes = 8 * kRowBytes;  // from eight rows to the next
@@ -299,8 +299,8 @@ __device__ __forceinline__ void wait_for_tensor_loads()
     asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
 }
 
-// Starts to load 32 columns of 16 lanes: of every 8 columns, a thread has two neighbours of row lane / 4, and two of
-// the row 8 below.
+// Starts to load 32 columns of 16 lanes: in every 8 columns, a thread gets two adjacent elements of row lane / 4, and
+// two of the row 8 below.
 __device__ __forceinline__ void load_tensor_columns(float (&values)[16], unsigned address)
 {
     asm volatile(
@@ -359,7 +359,7 @@ struct Work {
     int steps;
 };
 
-// The tile of this index: those of all output channels for the same pixels come one after the other.
+// The tile with this index: tiles of the same pixels are consecutive.
 __device__ __forceinline__ Work work_at(int index, int channel_tiles, const Divisor& tiles, int steps)
 {
     const int pixel_tile = divide(index, tiles);
@@ -380,10 +380,9 @@ f16_128x256_tcgen05_f16_128x256x64_s4_f16_nhwc_sm100a_017104c4(
 {
     constexpr int kBarrierBytes = 8;
     constexpr int kWarpRows = 32;  // lanes of tensor memory that a warp reaches
-    constexpr int kInstructionM = 16;  // of them, that one load reads
+    constexpr int kInstructionM = 16;  // lanes that one load reads
     constexpr int kBlocksM = kWarpRows / kInstructionM;
-    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
-    constexpr int kMatrix = 8;
+    constexpr int kMatrix = 8;  // 8x8 fragments of a result: a lane has two adjacent columns of row lane / 4
     constexpr int kGroupThreads = 32 * kEpilogueWarps;
     constexpr int kBlockChannels = 64;  // of a box of results
 
@@ -394,12 +393,13 @@ f16_128x256_tcgen05_f16_128x256x64_s4_f16_nhwc_sm100a_017104c4(
     static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
-    const unsigned full = shared + kBarriers;  // full barriers, one per stage: its tiles have arrived
-    const unsigned empty = full + kBarrierBytes * kStages;  // empty barriers: they have been multiplied
-    const unsigned done = empty + kBarrierBytes * kStages;  // one per set of sums: they are complete
-    const unsigned drained = done + kBarrierBytes * kSets;  // they have been read
+    const unsigned full = shared + kBarriers;  // full barriers, one per stage: the stage's tiles have arrived
+    // Empty barriers, one per stage: the stage's tiles have been multiplied.
+    const unsigned empty = full + kBarrierBytes * kStages;
+    const unsigned done = empty + kBarrierBytes * kStages;  // one per set of sums: the sums are complete
+    const unsigned drained = done + kBarrierBytes * kSets;  // one per set of sums: the sums have been read
     const unsigned slot = drained + kBarrierBytes * kSets;
-    // The shuffle tells the compiler that it is the same in a whole warp.
+    // The shuffle tells the compiler that the value is uniform in a warp.
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
     const int lane = threadIdx.x % 32;
 
@@ -423,7 +423,8 @@ f16_128x256_tcgen05_f16_128x256x64_s4_f16_nhwc_sm100a_017104c4(
     __syncthreads();
     tensor_memory_after_sync();
     const unsigned sums = *reinterpret_cast<const volatile unsigned*>(shared_memory + (slot - shared));
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -441,7 +442,7 @@ f16_128x256_tcgen05_f16_128x256x64_s4_f16_nhwc_sm100a_017104c4(
         if (lane == 0) {
             for (; index < works; index += gridDim.x) {
                 const Work work = work_at(index, channel_tiles, divisors.tiles, steps);
-                // Where the first pixel's first filter tap lies.
+                // Position of the first pixel's first filter tap.
                 const int pixel = work.pixel;
                 const int image = divide(pixel, divisors.image_pixels);
                 const int position = pixel - image * (p * q);
@@ -460,7 +461,7 @@ f16_128x256_tcgen05_f16_128x256x64_s4_f16_nhwc_sm100a_017104c4(
                     load_pixels(shared + kStages * kBytesA + stage * kBytesB, map_x, full + kBarrierBytes * stage,
                         channel, left, top, image, dx, dy);
                     advance<kStages>(stage, phase);
-                    // On to the next channels, then to the next column of the filter, then to its next row.
+                    // Advances to the next channels, then to the next column of the filter, then to its next row.
                     channel += kTileK;
                     if (channel >= c) {
                         channel = 0;
@@ -475,7 +476,8 @@ f16_128x256_tcgen05_f16_128x256x64_s4_f16_nhwc_sm100a_017104c4(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread multiplies. The commit behind a stage gives it back; that behind a tile hands its sums on.
+        // One thread multiplies. The commit after a stage frees the stage; the commit after a tile passes its sums to
+        // the epilogue.
         int stage = 0;
         int phase = 0;
         int set = 0;

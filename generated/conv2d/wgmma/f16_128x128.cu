@@ -92,7 +92,7 @@ __device__ __forceinline__ void load_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Starts to copy a column of pixels to shared memory, some of their channels: of the pixels that lie (dx, dy) from
+// Starts to copy some channels of a column of pixels to shared memory: of the pixels at a distance of (dx, dy) from
 // those of the map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
@@ -151,13 +151,13 @@ __device__ __forceinline__ int divide(int n, const Divisor& d)
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -179,8 +179,8 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {
@@ -190,7 +190,7 @@ __device__ __forceinline__ int step_offset(int step)
         return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -235,7 +235,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -265,7 +265,7 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until no more than kPending groups of matrix instructions are under way.
+// Waits until no more than kPending groups of matrix instructions are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait()
 {
@@ -317,7 +317,7 @@ __device__ __forceinline__ void load_filter(
     load_box_3d(target, map, barrier, input_channel, tap, channel);
 }
 
-// Starts to multiply a tile of A, this group's rows of it, by a tile of B.
+// Starts to multiply this group's rows of a tile of A by a tile of B.
 __device__ __forceinline__ void multiply_stage(
     float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
@@ -348,7 +348,7 @@ struct Work {
     int steps;
 };
 
-// The tile of this index: those of all output channels for the same pixels come one after the other.
+// The tile with this index: tiles of the same pixels are consecutive.
 __device__ __forceinline__ Work work_at(int index, int channel_tiles, const Divisor& tiles, int steps)
 {
     const int pixel_tile = divide(index, tiles);
@@ -397,7 +397,8 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
         prefetch_tensor_map(map_x);
     }
     __syncthreads();
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -415,7 +416,7 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
         if (threadIdx.x == kGroupThreads * kGroups) {
             for (; index < works; index += gridDim.x) {
                 const Work work = work_at(index, channel_tiles, divisors.tiles, steps);
-                // Where the first pixel's first filter tap lies.
+                // Position of the first pixel's first filter tap.
                 const int pixel = work.pixel;
                 const int image = divide(pixel, divisors.image_pixels);
                 const int position = pixel - image * (p * q);
@@ -434,7 +435,7 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
                     load_pixels(shared + kStages * kBytesA + stage * kBytesB, map_x, full + kBarrierBytes * stage,
                         channel, left, top, image, dx, dy);
                     advance<kStages>(stage, phase);
-                    // On to the next channels, then to the next column of the filter, then to its next row.
+                    // Advances to the next channels, then to the next column of the filter, then to its next row.
                     channel += kTileK;
                     if (channel >= c) {
                         channel = 0;

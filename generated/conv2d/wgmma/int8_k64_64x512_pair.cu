@@ -100,9 +100,9 @@ __device__ __forceinline__ void load_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Copies a column of pixels, some of their channels, to the same place of every block of the cluster in `blocks`, a
-// mask, and arrives at the barrier of each: of the pixels that lie (dx, dy) from those of the map's walk, which begins
-// at (x, y) of an image.
+// Copies some channels of a column of pixels to the same place in every thread block of the mask `blocks`, and arrives
+// at the barrier of each. The pixels are at a distance of (dx, dy) from those of the map's walk, which begins at (x, y)
+// of an image.
 __device__ __forceinline__ void multicast_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int channel, int x, int y,
     int image, int dx, int dy)
@@ -175,13 +175,13 @@ __device__ __forceinline__ int divide(int n, const Divisor& d)
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -203,8 +203,8 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {
@@ -214,7 +214,7 @@ __device__ __forceinline__ int step_offset(int step)
         return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -259,7 +259,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -289,7 +289,7 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until no more than kPending groups of matrix instructions are under way.
+// Waits until no more than kPending groups of matrix instructions are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait()
 {
@@ -354,7 +354,7 @@ __device__ __forceinline__ void load_filter(
     load_box_3d(target, map, barrier, input_channel, tap, channel);
 }
 
-// Starts to multiply a tile of A, this group's rows of it, by a tile of B.
+// Starts to multiply this group's rows of a tile of A by a tile of B.
 __device__ __forceinline__ void multiply_stage(
     int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
@@ -400,8 +400,7 @@ struct Work {
     int steps;
 };
 
-// The tile of this index: those of all output channels for the same pixels come one after the other; a cluster's count
-// as one.
+// The tile with this index: tiles of the same pixels are consecutive, and the tiles of a cluster count as one.
 __device__ __forceinline__ Work work_at(int index, int channel_tiles, const Divisor& tiles, int steps, int rank)
 {
     const int pixel_tile = divide(index, tiles);
@@ -451,7 +450,8 @@ hopper_conv_wgmma_s8_64x512x64_s4_g2p_cl2p_o2_s8_nhwc_sm90a_75675f92(
         prefetch_tensor_map(map_x);
     }
     sync_cluster();
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -472,7 +472,7 @@ hopper_conv_wgmma_s8_64x512x64_s4_g2p_cl2p_o2_s8_nhwc_sm90a_75675f92(
                 constexpr unsigned short kReceivers = 3;  // every block of the cluster
                 constexpr int kOwnPixels = 256;  // that this block copies
                 constexpr int kOwnBytes = 16384;  // of those pixels
-                // Where the first pixel's first filter tap lies.
+                // Position of the first pixel's first filter tap.
                 const int pixel = work.pixel + rank * kOwnPixels;
                 const int image = divide(pixel, divisors.image_pixels);
                 const int position = pixel - image * (p * q);
@@ -491,7 +491,7 @@ hopper_conv_wgmma_s8_64x512x64_s4_g2p_cl2p_o2_s8_nhwc_sm90a_75675f92(
                     multicast_pixels(shared + kStages * kBytesA + stage * kBytesB + rank * kOwnBytes, map_x,
                         full + kBarrierBytes * stage, kReceivers, channel, left, top, image, dx, dy);
                     advance<kStages>(stage, phase);
-                    // On to the next channels, then to the next column of the filter, then to its next row.
+                    // Advances to the next channels, then to the next column of the filter, then to its next row.
                     channel += kTileK;
                     if (channel >= c) {
                         channel = 0;

@@ -64,7 +64,7 @@ __device__ __forceinline__ void store(T* target, const T (&values)[kVector], int
     }
 }
 
-// One element of y: that of x.
+// One element of y: the element of x.
 __device__ __forceinline__ float apply(unsigned short element)
 {
     float value = f16_to_float(element);

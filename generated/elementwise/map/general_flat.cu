@@ -56,7 +56,7 @@ __device__ __forceinline__ void store(T* target, const T (&values)[kVector], int
     }
 }
 
-// One element of y: that of x.
+// One element of y: the element of x.
 __device__ __forceinline__ float apply(float element)
 {
     float value = element;

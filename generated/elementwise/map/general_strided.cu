@@ -33,7 +33,7 @@ struct Divisors {
     Divisor vectors, d2, d1;
 };
 
-// One element of y: that of x.
+// One element of y: the element of x.
 __device__ __forceinline__ float apply(float element)
 {
     float value = element;

@@ -33,7 +33,8 @@
 //   decomposition: {scheme: split_k_last}
 //   mainloop: {strategy: gemv, threads: 128, along: m, columns: 12, unroll: 4, min_blocks_per_sm: 4}
 
-// Threads of a block form teams, whose lanes read side by side along m; each holds so many rows of A and columns of B.
+// Threads of a block form teams, whose lanes read side by side along m; each thread holds kRows rows of A and kColumns
+// columns of B.
 constexpr int kThreads = 128;
 constexpr int kLanes = 32;
 constexpr int kTeams = kThreads / kLanes;

@@ -29,7 +29,8 @@
 //   decomposition: {scheme: split_k_last}
 //   mainloop: {strategy: gemv, threads: 1024, along: m, lanes: 4, unroll: 4}
 
-// Threads of a block form teams, whose lanes read side by side along m; each holds so many rows of A and columns of B.
+// Threads of a block form teams, whose lanes read side by side along m; each thread holds kRows rows of A and kColumns
+// columns of B.
 constexpr int kThreads = 1024;
 constexpr int kLanes = 4;
 constexpr int kTeams = kThreads / kLanes;
@@ -116,8 +117,8 @@ vector_whole16_4m_4x1_splitklast_tn_sm75_96dfd14a(
     const int first_row = block_m + lane * kRows;
 
     float products[kRows][kColumns] = {};
-    // Where columns of A follow one another without gaps, a vector may reach into those beside its own, but not beyond
-    // the first and last one.
+    // If columns of A are contiguous, a vector may reach into the neighbouring columns, but not before the first or
+    // beyond the last one.
     const int beyond = first_row + kRows - m;
     const bool inside = beyond <= 0;
     int last = inside ? end : first_row < m && lda == m ? min(end, k - 1 - max(0, beyond - 1) / lda) : 0;
@@ -129,7 +130,7 @@ vector_whole16_4m_4x1_splitklast_tn_sm75_96dfd14a(
     const long long step_a = static_cast<long long>(kStep) * lda;
     const float* source_b = B + static_cast<long long>(at_k) * ldb;
     const long long step_b = static_cast<long long>(kStep) * ldb;
-    // So many vectors are on their way; each makes room for one of the next step when it is multiplied.
+    // kUnroll vectors are in flight; each makes room for one of the next step when it is multiplied.
     float a[kUnroll][4];
     float b[kUnroll][kColumns][1];
     #pragma unroll

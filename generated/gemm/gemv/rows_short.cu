@@ -24,7 +24,8 @@
 //   alignment: {a: 4, b: 4}
 //   mainloop: {strategy: gemv, lanes: 8, rows: 2, unroll: 1}
 
-// Threads of a block form teams, whose lanes read side by side along k; each holds so many rows of A and columns of B.
+// Threads of a block form teams, whose lanes read side by side along k; each thread holds kRows rows of A and kColumns
+// columns of B.
 constexpr int kThreads = 256;
 constexpr int kLanes = 8;
 constexpr int kTeams = kThreads / kLanes;
@@ -82,7 +83,7 @@ vector_short_8k_2x1_nt_sm75_e2446869(
 
     const int end = k;
 
-    // Where the thread reads. Rows and columns beyond the matrix read its last ones, and are not stored.
+    // The thread's sources. Rows and columns beyond the matrix read its last ones, and are not stored.
     const float* rows_a[kRows];
     #pragma unroll
     for (int i = 0; i < kRows; ++i)
@@ -150,7 +151,7 @@ vector_short_8k_2x1_nt_sm75_e2446869(
                 reinterpret_cast<float*>(&b[u])[i] = reinterpret_cast<const float*>(&next_b[u])[i];
     }
 
-    // What is left of the slice, less than a step.
+    // The rest of the slice, less than a step.
     if (at_k < end) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {

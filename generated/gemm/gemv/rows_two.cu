@@ -30,7 +30,8 @@
 //   decomposition: {scheme: split_k_last}
 //   mainloop: {strategy: gemv, rows: 2}
 
-// Threads of a block form teams, whose lanes read side by side along k; each holds so many rows of A and columns of B.
+// Threads of a block form teams, whose lanes read side by side along k; each thread holds kRows rows of A and kColumns
+// columns of B.
 constexpr int kThreads = 256;
 constexpr int kLanes = 32;
 constexpr int kTeams = kThreads / kLanes;
@@ -109,7 +110,7 @@ vector_rows_32k_2x1_splitklast_nt_sm75_c8eebdfb(
     const int begin = min(static_cast<int>(blockIdx.z) * slice_length, k);
     const int end = min(begin + slice_length, k);
 
-    // Where the thread reads. Rows and columns beyond the matrix read its last ones, and are not stored.
+    // The thread's sources. Rows and columns beyond the matrix read its last ones, and are not stored.
     const float* rows_a[kRows];
     #pragma unroll
     for (int i = 0; i < kRows; ++i)
@@ -177,7 +178,7 @@ vector_rows_32k_2x1_splitklast_nt_sm75_c8eebdfb(
                 reinterpret_cast<float*>(&b[u])[i] = reinterpret_cast<const float*>(&next_b[u])[i];
     }
 
-    // What is left of the slice, less than a step.
+    // The rest of the slice, less than a step.
     if (at_k < end) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {

@@ -27,7 +27,8 @@
 //   multiple_of: {m: 4, n: 16}
 //   mainloop: {strategy: gemv, threads: 64, lanes: 1, columns: 16, unroll: 1, min_blocks_per_sm: 4}
 
-// Threads of a block form teams, whose lanes read side by side along k; each holds so many rows of A and columns of B.
+// Threads of a block form teams, whose lanes read side by side along k; each thread holds kRows rows of A and kColumns
+// columns of B.
 constexpr int kThreads = 64;
 constexpr int kLanes = 1;
 constexpr int kTeams = kThreads / kLanes;
@@ -92,7 +93,7 @@ vector_four_rows_1k_4x16_nn_sm75_b3d9505b(
 
     const int end = k;
 
-    // Where the thread reads. Rows and columns beyond the matrix read its last ones, and are not stored.
+    // The thread's sources. Rows and columns beyond the matrix read its last ones, and are not stored.
     const float* rows_a[kRows];
     #pragma unroll
     for (int i = 0; i < kRows; ++i)
@@ -145,7 +146,7 @@ vector_four_rows_1k_4x16_nn_sm75_b3d9505b(
                 reinterpret_cast<float*>(&a[u])[i] = reinterpret_cast<const float*>(&next_a[u])[i];
     }
 
-    // What is left of the slice, less than a step.
+    // The rest of the slice, less than a step.
     if (at_k < end) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {

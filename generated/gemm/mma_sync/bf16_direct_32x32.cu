@@ -137,7 +137,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: tiles are counted along n.
+// The piece of work with this index: tiles are counted along n.
 __device__ __forceinline__ Work work_at(int index, int n, int k)
 {
     Work work;

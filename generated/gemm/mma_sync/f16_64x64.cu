@@ -76,7 +76,7 @@ struct TileB {
     static constexpr bool kSharedAlongK = true;
 };
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
@@ -95,7 +95,7 @@ __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of this thread's groups are still under way.
+// Waits until no more than kPending of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
@@ -118,7 +118,7 @@ __device__ __forceinline__ unsigned short float_to_f16(float value)
     return bits;
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -142,8 +142,9 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], u
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
-// Bytes to a byte of a row in shared memory: kRowBytes of a row lie side by side, the next as many kSpanBytes further.
-// Vectors of 16 bytes are permuted by an exclusive or with the row, alike in as many rows as fill all banks.
+// Offset of a byte of a row in shared memory: kRowBytes of a row are contiguous, the next kRowBytes lie kSpanBytes
+// further. Vectors of 16 bytes are permuted by an exclusive or with the row; rows that fill all banks together are
+// permuted alike.
 template <int kRowBytes, int kSpanBytes>
 __device__ __forceinline__ int swizzled_offset(int row, int byte)
 {
@@ -318,7 +319,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: tiles are counted along n.
+// The piece of work with this index: tiles are counted along n.
 __device__ __forceinline__ Work work_at(int index, int n, int k)
 {
     Work work;

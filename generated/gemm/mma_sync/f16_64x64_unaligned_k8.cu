@@ -86,7 +86,7 @@ __device__ __forceinline__ unsigned short float_to_f16(float value)
     return bits;
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -110,8 +110,9 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], u
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
-// Bytes to a byte of a row in shared memory: kRowBytes of a row lie side by side, the next as many kSpanBytes further.
-// Vectors of 16 bytes are permuted by an exclusive or with the row, alike in as many rows as fill all banks.
+// Offset of a byte of a row in shared memory: kRowBytes of a row are contiguous, the next kRowBytes lie kSpanBytes
+// further. Vectors of 16 bytes are permuted by an exclusive or with the row; rows that fill all banks together are
+// permuted alike.
 template <int kRowBytes, int kSpanBytes>
 __device__ __forceinline__ int swizzled_offset(int row, int byte)
 {
@@ -300,7 +301,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n) * kSlices;
 }
 
-// The piece of work of this index: tiles are counted along n; then come the next slices of k.
+// The piece of work with this index: tiles are counted along n; then come the next slices of k.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -417,7 +418,7 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
     }
 }
 
-// Adds up the slices: every thread four elements of all slices, in a fixed order.
+// Adds up the slices: each thread adds four elements of all slices, in a fixed order.
 constexpr int kReductionThreads = 256;
 
 extern "C" __global__ void __launch_bounds__(kReductionThreads)

@@ -88,7 +88,7 @@ struct TileB {
     static constexpr bool kSharedAlongK = true;
 };
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of this thread's groups are still under way.
+// Waits until no more than kPending of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
@@ -152,7 +152,7 @@ __device__ __forceinline__ void store_release(int* target, int value)
     asm volatile("st.release.gpu.global.s32 [%0], %1;" :: "l"(target), "r"(value) : "memory");
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -176,8 +176,9 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], u
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
-// Bytes to a byte of a row in shared memory: kRowBytes of a row lie side by side, the next as many kSpanBytes further.
-// Vectors of 16 bytes are permuted by an exclusive or with the row, alike in as many rows as fill all banks.
+// Offset of a byte of a row in shared memory: kRowBytes of a row are contiguous, the next kRowBytes lie kSpanBytes
+// further. Vectors of 16 bytes are permuted by an exclusive or with the row; rows that fill all banks together are
+// permuted alike.
 template <int kRowBytes, int kSpanBytes>
 __device__ __forceinline__ int swizzled_offset(int row, int byte)
 {
@@ -331,7 +332,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
+// The piece of work with this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -351,7 +352,7 @@ __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
     return work;
 }
 
-// Where the piece of one block begins: the first blocks have one step more if they cannot all have equally many.
+// Start of a block's piece: the first blocks have one step more if they cannot all have equally many.
 __device__ __forceinline__ int first_step(int block, int steps)
 {
     return block * (steps / kBlocks) + min(block, steps % kBlocks);
@@ -371,7 +372,7 @@ struct Share {
     int tile;
 };
 
-// Goes on to the next piece of work; false if there is none.
+// Advances to the next piece of work; false if there is none.
 __device__ __forceinline__ bool next_work(Share& share, Work& work, int tiles, int depth, int m, int n, int k)
 {
     const bool whole = share.end == share.begin;
@@ -481,7 +482,7 @@ mma_bf16_stream_k_128x128x32_w64x32_s4_streamk216_bf16_bf16_bf16_nt_sm80_a522fe5
             const int slot = other;
             if (threadIdx.x == 0) {
                 wait_for_value(flags + slot, 1);
-                flags[slot] = 0;  // as it was found
+                flags[slot] = 0;  // ready for the next launch
             }
             __syncthreads();
             const float* const sum = sums + static_cast<long long>(slot) * (kBlocksM * kWarpN / 2 * kThreads);

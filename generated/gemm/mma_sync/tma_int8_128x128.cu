@@ -58,7 +58,7 @@ constexpr int kBytesA = 16384;
 constexpr int kBytesB = 16384;
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
 
-// Boxes that a tile of A comes in, and one of B.
+// Boxes of a tile of A and of B.
 constexpr int kBoxesA = 1;  // side by side, which hold parts of k
 constexpr int kBoxElementsA = 128;  // of k, in one of them
 constexpr int kBoxBytesA = 16384;  // from one to the next
@@ -130,7 +130,7 @@ __device__ __forceinline__ unsigned short float_to_bf16(float value)
     return bits;
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -154,7 +154,7 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], u
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -193,7 +193,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -203,8 +203,9 @@ __device__ __forceinline__ void advance(int& stage, int& phase)
     }
 }
 
-// Bytes to a byte of a row in shared memory: kRowBytes of a row lie side by side, the next as many kSpanBytes further.
-// Vectors of 16 bytes are permuted by an exclusive or with the row, alike in as many rows as fill all banks.
+// Offset of a byte of a row in shared memory: kRowBytes of a row are contiguous, the next kRowBytes lie kSpanBytes
+// further. Vectors of 16 bytes are permuted by an exclusive or with the row; rows that fill all banks together are
+// permuted alike.
 template <int kRowBytes, int kSpanBytes>
 __device__ __forceinline__ int swizzled_offset(int row, int byte)
 {
@@ -318,7 +319,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
+// The piece of work with this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;

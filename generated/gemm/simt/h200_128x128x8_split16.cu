@@ -287,7 +287,7 @@ sgemm_128x128x8_w64x64_t8x16_s2_splitkparallel16_nn_sm80_432f2bfa(
     }
 }
 
-// Adds up the slices: every thread four elements of one group of slices, then the groups, in a fixed order.
+// Adds up the slices: each thread adds four elements of one group of slices, then of the groups, in a fixed order.
 constexpr int kReductionThreads = 256;
 constexpr int kReductionGroups = 2;
 constexpr int kVectorsPerBlock = kReductionThreads / kReductionGroups;

@@ -284,7 +284,7 @@ sgemm_128x64x16_w32x64_t8x8_s2_splitkparallel12_nn_sm80_cf6b21db(
     }
 }
 
-// Adds up the slices: every thread four elements of one group of slices, then the groups, in a fixed order.
+// Adds up the slices: each thread adds four elements of one group of slices, then of the groups, in a fixed order.
 constexpr int kReductionThreads = 256;
 constexpr int kReductionGroups = 2;
 constexpr int kVectorsPerBlock = kReductionThreads / kReductionGroups;

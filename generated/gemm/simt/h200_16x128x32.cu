@@ -83,7 +83,7 @@ __device__ constexpr int offset_n(int i)
     return i / kVector * kStride + i % kVector;
 }
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
@@ -102,14 +102,14 @@ __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of this thread's groups are still under way.
+// Waits until no more than kPending of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -207,7 +207,8 @@ sgemm_16x128x32_w16x64_t4x8_s3_g2_splitkparallel4_nn_sm90_11651a21(
     auto& shared_b =
         reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + kGroups * sizeof(shared_a))[group];
 
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -318,7 +319,7 @@ sgemm_16x128x32_w16x64_t4x8_s3_g2_splitkparallel4_nn_sm90_11651a21(
     }
 }
 
-// Adds up the slices: every thread four elements of all slices, in a fixed order.
+// Adds up the slices: each thread adds four elements of all slices, in a fixed order.
 constexpr int kReductionThreads = 256;
 
 extern "C" __global__ void __launch_bounds__(kReductionThreads)
@@ -326,7 +327,8 @@ sgemm_16x128x32_w16x64_t4x8_s3_g2_splitkparallel4_nn_sm90_11651a21_reduce(
     int m, int n, float* __restrict__ C, int ldc, float* __restrict__ workspace)
 {
     constexpr int kPartialVector = 4;  // elements of a thread: rows of sums are whole vectors
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 

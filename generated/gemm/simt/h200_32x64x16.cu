@@ -79,7 +79,7 @@ __device__ constexpr int offset_m(int i)
     return i / kVector * kStride + i % kVector;
 }
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
@@ -98,14 +98,14 @@ __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of this thread's groups are still under way.
+// Waits until no more than kPending of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -203,7 +203,8 @@ sgemm_32x64x16_w32x32_t8x4_s2_g4_nn_sm90_bcf0f839(
     auto& shared_b =
         reinterpret_cast<float(*)[kStages][kTileK][kPitchB]>(shared_memory + kGroups * sizeof(shared_a))[group];
 
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 

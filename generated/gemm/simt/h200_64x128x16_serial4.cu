@@ -95,7 +95,7 @@ __device__ constexpr int offset_n(int i)
     return i / kVector * kStride + i % kVector;
 }
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of this thread's groups are still under way.
+// Waits until no more than kPending of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
@@ -151,7 +151,7 @@ __device__ __forceinline__ void store_release(int* target, int value)
     asm volatile("st.release.gpu.global.s32 [%0], %1;" :: "l"(target), "r"(value) : "memory");
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -348,7 +348,7 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_b049b6b1(
         return;
     }
     if (threadIdx.x == 0)
-        *turn = 0;  // as it was found
+        *turn = 0;  // ready for the next launch
 
     // Epilogue: store, row by row of memory.
     #pragma unroll

@@ -199,7 +199,8 @@ sgemm_64x128x8_w32x64_t8x8_s2_nn_sm90_c0d60247(
     __shared__ __align__(16) float shared_a[kStages][kTileK][kPitchA];
     __shared__ __align__(16) float shared_b[kStages][kTileK][kPitchB];
 
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 

@@ -285,7 +285,7 @@ sgemm_64x128x8_w32x64_t8x8_s2_splitkparallel7_nn_sm80_e376a3b5(
     }
 }
 
-// Adds up the slices: every thread four elements of all slices, in a fixed order.
+// Adds up the slices: each thread adds four elements of all slices, in a fixed order.
 constexpr int kReductionThreads = 256;
 
 extern "C" __global__ void __launch_bounds__(kReductionThreads)

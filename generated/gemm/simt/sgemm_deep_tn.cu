@@ -89,7 +89,7 @@ __device__ constexpr int offset_n(int i)
     return i / kVector * kStride + i % kVector;
 }
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
@@ -108,14 +108,14 @@ __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of this thread's groups are still under way.
+// Waits until no more than kPending of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -326,7 +326,7 @@ sgemm_deep_64x128x16_w32x64_t8x8_s3_splitkparallel16_tn_sm80_07f45abb(
     }
 }
 
-// Adds up the slices: every thread four elements of one group of slices, then the groups, in a fixed order.
+// Adds up the slices: each thread adds four elements of one group of slices, then of the groups, in a fixed order.
 constexpr int kReductionThreads = 256;
 constexpr int kReductionGroups = 2;
 constexpr int kVectorsPerBlock = kReductionThreads / kReductionGroups;

@@ -119,13 +119,13 @@ __device__ __forceinline__ void load_boxes_3d(
         load_box_3d(target + box * kBytes, map, barrier, x + box * kElements, y, z);
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -147,8 +147,8 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {
@@ -158,7 +158,7 @@ __device__ __forceinline__ int step_offset(int step)
         return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -203,7 +203,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -301,7 +301,7 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until no more than kPending groups of matrix instructions are under way.
+// Waits until no more than kPending groups of matrix instructions are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait()
 {
@@ -350,7 +350,7 @@ __device__ __forceinline__ bool is_shallow(int k)
     return k > 0 && k < kLeastDepth;
 }
 
-// Includes a number in the extremes of magnitude, kept as bits: the largest, and the smallest but 0, less 1.
+// Includes a number in the extremes of magnitude, kept as bits: the largest, and the smallest other than 0, less 1.
 __device__ __forceinline__ void include(unsigned& largest, unsigned& least, float value)
 {
     const unsigned magnitude = __float_as_uint(value) & 0x7fffffff;
@@ -367,8 +367,8 @@ __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
     return fits ? 0 : kRepaired;
 }
 
-// Splits rows of B, which run along k: a block takes one. Nothing is scaled, so that it need not know the extremes
-// before; what is split of a row that no planes can hold counts nowhere.
+// Splits rows of B, which run along k: a block takes one. Nothing is scaled, so it does not need the extremes first;
+// planes of a row that they cannot hold are not used.
 __device__ __forceinline__ void split_b(
     const float* source, unsigned short* planes, int* exponents, int rows, int k, int ldb, int row)
 {
@@ -414,7 +414,8 @@ extern "C" __global__ void __launch_bounds__(kSplitThreads)
 gemm_64x128x64_s3_a2_bf16x6_split_rows_tn_col_sm90a_73d19bbc_split(
     int m, int n, int k, const float* __restrict__ B, int ldb, unsigned char* __restrict__ workspace)
 {
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -541,7 +542,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: tiles are counted along m.
+// The piece of work with this index: tiles are counted along m.
 __device__ __forceinline__ Work work_at(int index, int m, int k)
 {
     Work work;
@@ -595,7 +596,8 @@ gemm_64x128x64_s3_a2_bf16x6_split_rows_tn_col_sm90a_73d19bbc(
         }
     }
     __syncthreads();
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -638,10 +640,10 @@ gemm_64x128x64_s3_a2_bf16x6_split_rows_tn_col_sm90a_73d19bbc(
             const Work work = work_at(index, m, k);
             float accumulators[kBlocksM][kTileN / 2];
             // Every kPromotedSteps steps the products go to float32 registers, rounded to nearest, before the tensor
-            // core has cut off much of them: the smaller ones first, so that what is cut off of these has their
-            // magnitude, then the leading one. The rounding error of that addition is the initial value of the next
-            // steps' sum. While the tensor cores multiply, the rows of the next steps are split. Groups of warps take
-            // rounds of these steps in turns.
+            // core has cut off much of them: the smaller ones first, so that the bits cut off of these are as small,
+            // then the leading one. The rounding error of that addition is the initial value of the next steps' sum.
+            // While the tensor cores multiply, the rows of the next steps are split. Groups of warps take rounds of
+            // these steps in turns.
             constexpr int kRounds = kTileK / kInstructionK / kPromotedSteps / kGroups;  // of a stage, for a group
             const int begin = group * kPromotedSteps;
             static_assert(kRounds % 2 == 0);  // rows of rounds lie in two places alternately
@@ -790,7 +792,7 @@ gemm_64x128x64_s3_a2_bf16x6_split_rows_tn_col_sm90a_73d19bbc(
                     if (work.column == 0 && lane % 4 == 0 && row < m)
                         parts.exponents_a[row] = row_exponents[block][half];
                 }
-            // The same code stores kStored matrices after the others, which move to where it finds them: a few
+            // The same code stores kStored matrices after the others, which move to the registers that it reads: a few
             // instructions more, and a fraction of the code.
             constexpr int kStored = 4;
             #pragma unroll 1
@@ -863,8 +865,9 @@ gemm_64x128x64_s3_a2_bf16x6_split_rows_tn_col_sm90a_73d19bbc_repair(
 {
     constexpr int kRepairThreads = 256;
     constexpr int kRepairApart = kRepairTile / 4;  // from one of a thread's four rows, or columns, to the next
-    constexpr int kRepairParts = kRepairThreads / kRepairTile;  // of k, where a line of a tile is computed
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    constexpr int kRepairParts = kRepairThreads / kRepairTile;  // of k, for a line of a tile that is computed alone
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -1003,7 +1006,7 @@ gemm_64x128x64_s3_a2_bf16x6_split_rows_tn_col_sm90a_73d19bbc_repair(
                     lost[i][j] += add_compensated(sums[i][j], products[i][j]);
         }
     }
-    // A row after the other, by the same code: those below move up to where it finds its sums.
+    // One row after the other, by the same code: the sums of the rows below move up to the registers that it reads.
     #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
         #pragma unroll

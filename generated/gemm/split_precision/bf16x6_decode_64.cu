@@ -58,7 +58,7 @@ constexpr int kStages = 4;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 24576;
 constexpr int kSums = kStages * (kBytesA + kBytesB);
-// Of the rows of A that the other blocks have split.
+// The extremes of the rows of A that the other blocks have split.
 constexpr int kExtremes = kSums + (kClusterBlocks - 1) * kTileM * kTileN * sizeof(float);
 constexpr int kBarriers = kExtremes + (kClusterBlocks - 1) * kTileM * 2 * sizeof(unsigned);
 
@@ -161,13 +161,13 @@ __device__ __forceinline__ void store_remote_integers(unsigned target, int a, in
         "st.shared::cluster.v4.s32 [%0], {%1, %2, %3, %4};" :: "r"(target), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -189,8 +189,8 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {
@@ -200,7 +200,7 @@ __device__ __forceinline__ int step_offset(int step)
         return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -245,7 +245,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -323,7 +323,7 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until no more than kPending groups of matrix instructions are under way.
+// Waits until no more than kPending groups of matrix instructions are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait()
 {
@@ -365,7 +365,7 @@ __device__ __forceinline__ bool is_shallow(int k)
     return k > 0 && k < kLeastDepth;
 }
 
-// Includes a number in the extremes of magnitude, kept as bits: the largest, and the smallest but 0, less 1.
+// Includes a number in the extremes of magnitude, kept as bits: the largest, and the smallest other than 0, less 1.
 __device__ __forceinline__ void include(unsigned& largest, unsigned& least, float value)
 {
     const unsigned magnitude = __float_as_uint(value) & 0x7fffffff;
@@ -382,8 +382,8 @@ __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
     return fits ? 0 : kRepaired;
 }
 
-// Splits rows of B, which run along k: a block takes one. Nothing is scaled, so that it need not know the extremes
-// before; what is split of a row that no planes can hold counts nowhere.
+// Splits rows of B, which run along k: a block takes one. Nothing is scaled, so it does not need the extremes first;
+// planes of a row that they cannot hold are not used.
 __device__ __forceinline__ void split_b(
     const float* source, unsigned short* planes, int* exponents, int rows, int k, int ldb, int row)
 {
@@ -429,7 +429,8 @@ extern "C" __global__ void __launch_bounds__(kSplitThreads)
 gemm_64x64x64_s4_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_97ba6efa_split(
     int m, int n, int k, const float* __restrict__ B, int ldb, unsigned char* __restrict__ workspace)
 {
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -551,7 +552,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: tiles are counted along m.
+// The piece of work with this index: tiles are counted along m.
 __device__ __forceinline__ Work work_at(int index, int m, int k, int rank)
 {
     Work work;
@@ -606,7 +607,8 @@ gemm_64x64x64_s4_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_97ba6efa(
         }
     }
     sync_cluster();
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -649,9 +651,9 @@ gemm_64x64x64_s4_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_97ba6efa(
             const Work work = work_at(index, m, k, rank);
             float accumulators[kBlocksM][kTileN / 2];
             // Every kPromotedSteps steps the products go to float32 registers, rounded to nearest, before the tensor
-            // core has cut off much of them: the smaller ones first, so that what is cut off of these has their
-            // magnitude, then the leading one. The rounding error of that addition is the initial value of the next
-            // steps' sum. While the tensor cores multiply, the rows of the next steps are split.
+            // core has cut off much of them: the smaller ones first, so that the bits cut off of these are as small,
+            // then the leading one. The rounding error of that addition is the initial value of the next steps' sum.
+            // While the tensor cores multiply, the rows of the next steps are split.
             constexpr int kRounds = kTileK / kInstructionK / kPromotedSteps;  // of a stage
             static_assert(kRounds % 2 == 0);  // rows of rounds lie in two places alternately
             float products[kBlocksM][kTileN / 2];
@@ -812,7 +814,7 @@ gemm_64x64x64_s4_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_97ba6efa(
                     if (work.column == 0 && lane % 4 == 0 && row < m)
                         parts.exponents_a[row] = row_exponents[block][half];
                 }
-            // The same code stores kStored matrices after the others, which move to where it finds them: a few
+            // The same code stores kStored matrices after the others, which move to the registers that it reads: a few
             // instructions more, and a fraction of the code.
             constexpr int kStored = 4;
             #pragma unroll 1
@@ -885,8 +887,9 @@ gemm_64x64x64_s4_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_97ba6efa_repai
 {
     constexpr int kRepairThreads = 256;
     constexpr int kRepairApart = kRepairTile / 4;  // from one of a thread's four rows, or columns, to the next
-    constexpr int kRepairParts = kRepairThreads / kRepairTile;  // of k, where a line of a tile is computed
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    constexpr int kRepairParts = kRepairThreads / kRepairTile;  // of k, for a line of a tile that is computed alone
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -1025,7 +1028,7 @@ gemm_64x64x64_s4_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_97ba6efa_repai
                     lost[i][j] += add_compensated(sums[i][j], products[i][j]);
         }
     }
-    // A row after the other, by the same code: those below move up to where it finds its sums.
+    // One row after the other, by the same code: the sums of the rows below move up to the registers that it reads.
     #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
         #pragma unroll

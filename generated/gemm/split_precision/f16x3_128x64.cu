@@ -105,13 +105,13 @@ __device__ __forceinline__ void load_boxes_3d(
         load_box_3d(target + box * kBytes, map, barrier, x + box * kElements, y, z);
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -133,8 +133,8 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {
@@ -144,7 +144,7 @@ __device__ __forceinline__ int step_offset(int step)
         return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -189,7 +189,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -262,7 +262,7 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until no more than kPending groups of matrix instructions are under way.
+// Waits until no more than kPending groups of matrix instructions are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait()
 {
@@ -322,7 +322,7 @@ __device__ __forceinline__ bool is_shallow(int k)
     return k > 0 && k < kLeastDepth;
 }
 
-// Includes a number in the extremes of magnitude, kept as bits: the largest, and the smallest but 0, less 1.
+// Includes a number in the extremes of magnitude, kept as bits: the largest, and the smallest other than 0, less 1.
 __device__ __forceinline__ void include(unsigned& largest, unsigned& least, float value)
 {
     const unsigned magnitude = __float_as_uint(value) & 0x7fffffff;
@@ -347,7 +347,7 @@ __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 __device__ __forceinline__ void split_rows(
     const float* source, unsigned short* planes, int* exponents, int rows, int k, int pitch_source, int block)
 {
-    constexpr int kAhead = 8;  // vectors on their way to a lane
+    constexpr int kAhead = 8;  // vectors in flight to a lane
     constexpr int kVector = 4;
     constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
     const int lane = threadIdx.x % 32;
@@ -416,7 +416,8 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_split(
     int m, int n, int k, float alpha, const float* __restrict__ A, int lda, const float* __restrict__ B, int ldb,
     unsigned char* __restrict__ workspace)
 {
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -469,7 +470,7 @@ __device__ __forceinline__ void wgmma_m64n64k16_fresh(
         : "l"(a), "l"(b));
 }
 
-// Starts to multiply the leading planes of a stage over kPromotedSteps steps of k; of A this group's rows.
+// Starts to multiply the leading planes of a stage over kPromotedSteps steps of k; this group's rows of A.
 __device__ __forceinline__ void multiply_leading(float (&products)[kBlocksM][kTileN / 2], unsigned a, unsigned b,
     int first)
 {
@@ -522,7 +523,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: bands of kBand tiles along n are walked one after the other, each along m.
+// The piece of work with this index: bands of kBand tiles along n are walked one after the other, each along m.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -581,7 +582,8 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
         }
     }
     __syncthreads();
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -712,7 +714,7 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb(
                 for (int half = 0; half < 2; ++half)
                     row_exponents[block][half] =
                         k > 0 ? exponents_a[min(first_row + block * kInstructionM + half * kMatrix, m - 1)] : 0;
-            // The same code stores kStored matrices after the others, which move to where it finds them: a few
+            // The same code stores kStored matrices after the others, which move to the registers that it reads: a few
             // instructions more, and a fraction of the code.
             constexpr int kStored = 4;
             #pragma unroll 1
@@ -799,8 +801,9 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
 {
     constexpr int kRepairThreads = 256;
     constexpr int kRepairApart = kRepairTile / 4;  // from one of a thread's four rows, or columns, to the next
-    constexpr int kRepairParts = kRepairThreads / kRepairTile;  // of k, where a line of a tile is computed
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    constexpr int kRepairParts = kRepairThreads / kRepairTile;  // of k, for a line of a tile that is computed alone
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -942,7 +945,7 @@ f32_128x64_128x64x64_s4_c2_f16x3_nt_sm90a_376e5bcb_repair(
                     lost[i][j] += add_compensated(sums[i][j], products[i][j]);
         }
     }
-    // A row after the other, by the same code: those below move up to where it finds its sums.
+    // One row after the other, by the same code: the sums of the rows below move up to the registers that it reads.
     #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
         #pragma unroll

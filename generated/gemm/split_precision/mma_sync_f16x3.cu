@@ -85,7 +85,7 @@ struct TileB {
     static constexpr bool kSharedAlongK = true;
 };
 
-// Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
 {
@@ -104,14 +104,14 @@ __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of this thread's groups are still under way.
+// Waits until no more than kPending of this thread's groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -172,8 +172,9 @@ __device__ __forceinline__ float add_compensated(float& sum, float value)
     return value - (sum - before);
 }
 
-// Bytes to a byte of a row in shared memory: kRowBytes of a row lie side by side, the next as many kSpanBytes further.
-// Vectors of 16 bytes are permuted by an exclusive or with the row, alike in as many rows as fill all banks.
+// Offset of a byte of a row in shared memory: kRowBytes of a row are contiguous, the next kRowBytes lie kSpanBytes
+// further. Vectors of 16 bytes are permuted by an exclusive or with the row; rows that fill all banks together are
+// permuted alike.
 template <int kRowBytes, int kSpanBytes>
 __device__ __forceinline__ int swizzled_offset(int row, int byte)
 {
@@ -332,7 +333,7 @@ __device__ __forceinline__ bool is_shallow(int k)
     return k > 0 && k < kLeastDepth;
 }
 
-// Includes a number in the extremes of magnitude, kept as bits: the largest, and the smallest but 0, less 1.
+// Includes a number in the extremes of magnitude, kept as bits: the largest, and the smallest other than 0, less 1.
 __device__ __forceinline__ void include(unsigned& largest, unsigned& least, float value)
 {
     const unsigned magnitude = __float_as_uint(value) & 0x7fffffff;
@@ -357,7 +358,7 @@ __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 __device__ __forceinline__ void split_rows(
     const float* source, unsigned short* planes, int* exponents, int rows, int k, int pitch_source, int block)
 {
-    constexpr int kAhead = 8;  // vectors on their way to a lane
+    constexpr int kAhead = 8;  // vectors in flight to a lane
     constexpr int kVector = 4;
     constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
     const int lane = threadIdx.x % 32;
@@ -472,7 +473,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
+// The piece of work with this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -616,8 +617,8 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87(
             for (int half = 0; half < 2; ++half)
                 row_exponents[block][half] =
                     k > 0 ? exponents_a[min(first_row + block * kInstructionM + half * kMatrix, m - 1)] : 0;
-        // The same code stores kStored matrices after the others, which move to where it finds them: a few instructions
-        // more, and a fraction of the code.
+        // The same code stores kStored matrices after the others, which move to the registers that it reads: a few
+        // instructions more, and a fraction of the code.
         constexpr int kStored = 2;
         #pragma unroll 1
         for (int turn = 0; turn < kWarpN / kMatrix; turn += kStored) {
@@ -697,7 +698,7 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87_repair(
 {
     constexpr int kRepairThreads = 256;
     constexpr int kRepairApart = kRepairTile / 4;  // from one of a thread's four rows, or columns, to the next
-    constexpr int kRepairParts = kRepairThreads / kRepairTile;  // of k, where a line of a tile is computed
+    constexpr int kRepairParts = kRepairThreads / kRepairTile;  // of k, for a line of a tile that is computed alone
 
     __shared__ float tile_a[kRepairK][kRepairTile];
     __shared__ float tile_b[kRepairK][kRepairTile];
@@ -834,7 +835,7 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87_repair(
                     lost[i][j] += add_compensated(sums[i][j], products[i][j]);
         }
     }
-    // A row after the other, by the same code: those below move up to where it finds its sums.
+    // One row after the other, by the same code: the sums of the rows below move up to the registers that it reads.
     #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
         #pragma unroll

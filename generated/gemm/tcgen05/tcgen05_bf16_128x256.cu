@@ -56,7 +56,7 @@ constexpr int kBytesA = 16384;
 constexpr int kBytesB = 32768;
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
 
-// Boxes that a tile of A comes in, and one of B; what instructions read of them.
+// Boxes of a tile of A and of B, and the parts of them that instructions read.
 constexpr int kBoxesA = 1;  // side by side, which hold parts of k
 constexpr int kBoxElementsA = 64;  // of k, in one of them
 constexpr int kBoxBytesA = 16384;  // from one to the next
@@ -109,13 +109,13 @@ __device__ __forceinline__ unsigned short float_to_bf16(float value)
     return bits;
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -127,8 +127,8 @@ __device__ __forceinline__ unsigned descriptor_position(unsigned address)
     return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {
@@ -138,7 +138,7 @@ __device__ __forceinline__ int step_offset(int step)
         return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -183,7 +183,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -203,26 +203,26 @@ __device__ __forceinline__ void allocate_tensor_memory(unsigned target)
     asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;");
 }
 
-// Gives them back, by a whole warp.
+// Frees the columns, by a whole warp.
 template <int kColumns>
 __device__ __forceinline__ void free_tensor_memory(unsigned address)
 {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" :: "r"(address), "n"(kColumns));
 }
 
-// Orders what this thread did in tensor memory before a synchronization of threads that follows.
+// Orders this thread's earlier accesses to tensor memory before the synchronization of threads that follows.
 __device__ __forceinline__ void tensor_memory_before_sync()
 {
     asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
 }
 
-// Orders what this thread does in tensor memory behind a synchronization of threads.
+// Orders this thread's later accesses to tensor memory after the synchronization of threads before it.
 __device__ __forceinline__ void tensor_memory_after_sync()
 {
     asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
-// Lets a barrier count an arrival once the products that this thread has started are done.
+// Makes a barrier count one arrival when the products that this thread has started are complete.
 __device__ __forceinline__ void commit_products(unsigned barrier)
 {
     asm volatile(
@@ -233,7 +233,7 @@ __device__ __forceinline__ void commit_products(unsigned barrier)
 template <int kRowBytes>
 __device__ __forceinline__ unsigned long long tensor_descriptor(unsigned position)
 {
-    constexpr int kUnit = 16;  // bytes in which descriptors count
+    constexpr int kUnit = 16;  // unit of the addresses and strides in descriptors, in bytes
     constexpr unsigned kSwizzle = kRowBytes == 128 ? 2 : kRowBytes == 64 ? 4 : 6;  // code of the swizzle
     constexpr unsigned kVersion = 1;
     constexpr unsigned kStrideBytes = 8 * kRowBytes;  // from eight rows to the next
@@ -247,8 +247,8 @@ __device__ __forceinline__ void wait_for_tensor_loads()
     asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
 }
 
-// Starts to load 32 columns of 16 lanes: of every 8 columns, a thread has two neighbours of row lane / 4, and two of
-// the row 8 below.
+// Starts to load 32 columns of 16 lanes: in every 8 columns, a thread gets two adjacent elements of row lane / 4, and
+// two of the row 8 below.
 __device__ __forceinline__ void load_tensor_columns(float (&values)[16], unsigned address)
 {
     asm volatile(
@@ -295,7 +295,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
+// The piece of work with this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k)
 {
     Work work;
@@ -321,19 +321,19 @@ bf16_128x256_128x256x64_s4_bf16_bf16_bf16_nt_sm100a_6e693bb5(
 {
     constexpr int kBarrierBytes = 8;
     constexpr int kWarpRows = 32;  // lanes of tensor memory that a warp reaches
-    constexpr int kInstructionM = 16;  // of them, that one load reads
+    constexpr int kInstructionM = 16;  // lanes that one load reads
     constexpr int kBlocksM = kWarpRows / kInstructionM;
-    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
-    constexpr int kMatrix = 8;
+    constexpr int kMatrix = 8;  // 8x8 fragments of a result: a lane has two adjacent columns of row lane / 4
 
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
-    const unsigned full = shared + kBarriers;  // full barriers, one per stage: its tiles have arrived
-    const unsigned empty = full + kBarrierBytes * kStages;  // empty barriers: they have been multiplied
-    const unsigned done = empty + kBarrierBytes * kStages;  // one per set of sums: they are complete
-    const unsigned drained = done + kBarrierBytes * kSets;  // they have been read
+    const unsigned full = shared + kBarriers;  // full barriers, one per stage: the stage's tiles have arrived
+    // Empty barriers, one per stage: the stage's tiles have been multiplied.
+    const unsigned empty = full + kBarrierBytes * kStages;
+    const unsigned done = empty + kBarrierBytes * kStages;  // one per set of sums: the sums are complete
+    const unsigned drained = done + kBarrierBytes * kSets;  // one per set of sums: the sums have been read
     const unsigned slot = drained + kBarrierBytes * kSets;
-    // The shuffle tells the compiler that it is the same in a whole warp.
+    // The shuffle tells the compiler that the value is uniform in a warp.
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
     const int lane = threadIdx.x % 32;
 
@@ -359,7 +359,8 @@ bf16_128x256_128x256x64_s4_bf16_bf16_bf16_nt_sm100a_6e693bb5(
     __syncthreads();
     tensor_memory_after_sync();
     const unsigned sums = *reinterpret_cast<const volatile unsigned*>(shared_memory + (slot - shared));
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -388,7 +389,8 @@ bf16_128x256_128x256x64_s4_bf16_bf16_bf16_nt_sm100a_6e693bb5(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread multiplies. The commit behind a stage gives it back; that behind a tile hands its sums on.
+        // One thread multiplies. The commit after a stage frees the stage; the commit after a tile passes its sums to
+        // the epilogue.
         int stage = 0;
         int phase = 0;
         if (lane == 0) {

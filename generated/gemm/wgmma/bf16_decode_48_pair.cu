@@ -71,12 +71,12 @@ constexpr int kRowBytesA = 128;  // of a row in shared memory, which the swizzle
 constexpr int kBlockBytesA = 8192;  // of the rows of A of one instruction
 constexpr int kStepBytesA = 32;  // of one instruction, along k
 constexpr int kRowStepsA = 4;  // instructions along k that a row holds
-constexpr int kSpanBytesA = 8192;  // of as much of k as a row holds
+constexpr int kSpanBytesA = 8192;  // from a row's part of k to the next part
 constexpr int kLeadingBytesA = 16;  // ignored: rows run along k
 constexpr int kRowBytesB = 128;  // of a row in shared memory, which the swizzle spans
 constexpr int kStepBytesB = 32;  // of one instruction, along k
 constexpr int kRowStepsB = 4;  // instructions along k that a row holds
-constexpr int kSpanBytesB = 6144;  // of as much of k as a row holds
+constexpr int kSpanBytesB = 6144;  // from a row's part of k to the next part
 constexpr int kLeadingBytesB = 16;  // ignored: rows run along k
 
 // A tensor's address, extents, strides, box and swizzle, made by the host.
@@ -159,13 +159,13 @@ __device__ __forceinline__ unsigned short float_to_bf16(float value)
     return bits;
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -187,8 +187,8 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {
@@ -198,7 +198,7 @@ __device__ __forceinline__ int step_offset(int step)
         return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -243,7 +243,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -265,7 +265,7 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until no more than kPending groups of matrix instructions are under way.
+// Waits until no more than kPending groups of matrix instructions are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait()
 {
@@ -291,7 +291,7 @@ __device__ __forceinline__ void wgmma_m64n48k16(
         : "l"(a), "l"(b));
 }
 
-// Starts to multiply a tile of A, this group's rows of it, by a tile of B.
+// Starts to multiply this group's rows of a tile of A by a tile of B.
 __device__ __forceinline__ void multiply_stage(
     float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
@@ -325,7 +325,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: tiles are counted along m.
+// The piece of work with this index: tiles are counted along m.
 __device__ __forceinline__ Work work_at(int index, int m, int k, int rank)
 {
     Work work;
@@ -377,7 +377,8 @@ bf16_decode_48_pair_64x48x128_s7_c1_cluster1x2_bf16_bf16_bf16_tn_col_sm90a_b6591
         }
     }
     sync_cluster();
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 

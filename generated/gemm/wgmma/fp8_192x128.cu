@@ -189,13 +189,13 @@ __device__ __forceinline__ unsigned short float_to_bf16(float value)
     return bits;
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -217,8 +217,8 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {
@@ -228,7 +228,7 @@ __device__ __forceinline__ int step_offset(int step)
         return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -273,7 +273,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -317,7 +317,7 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until no more than kPending groups of matrix instructions are under way.
+// Waits until no more than kPending groups of matrix instructions are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait()
 {
@@ -363,7 +363,7 @@ __device__ __forceinline__ void wgmma_m64n128k32(
         : "l"(a), "l"(b), "r"(accumulate));
 }
 
-// Starts to multiply a tile of A, this group's rows of it, by a tile of B.
+// Starts to multiply this group's rows of a tile of A by a tile of B.
 __device__ __forceinline__ void multiply_stage(
     float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
@@ -395,7 +395,7 @@ __device__ __forceinline__ int count_works(int m, int n)
     return tiles_m(m) * tiles_n(n);
 }
 
-// The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
+// The piece of work with this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k, int rank)
 {
     Work work;
@@ -518,8 +518,7 @@ fp8_192x128_192x128x128_s4_c3_cluster1x2_tma_e4m3_e4m3_bf16_nt_sm90a_bc7fe629(
 
             // Epilogue: in every kMatrix columns a thread has two adjacent elements of one row, and two of another,
             // kMatrix rows below. Each group collects kInstructionM x kChunk results in shared memory, from where the
-            // copy engine takes them: swizzled by the row within a period, which is the address's part if buffers begin
-            // where periods do.
+            // copy engine takes them, swizzled by the row within a period; buffers begin at multiples of a period.
             constexpr int kVectorBytes = 16;
             constexpr int kPeriodRows = 8;  // period of the swizzle; a row has as many vectors
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;

@@ -101,13 +101,13 @@ __device__ __forceinline__ void load_boxes_2d(unsigned target, const TensorMap& 
         load_box_2d(target + box * kBytes, map, barrier, x + box * kElements, y);
 }
 
-// The address of something in shared memory, as instructions take it.
+// The 32-bit address of an object in shared memory, as instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Bytes in which descriptors count.
+// Unit of the addresses and strides in descriptors, in bytes.
 constexpr int kDescriptorUnit = 16;
 
 // The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
@@ -129,8 +129,8 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
-// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
-// memory, and the next as many kSpanBytes further.
+// Offset of an instruction's part of an operand along k, in bytes: kRowSteps instructions read from one row of shared
+// memory, the next kRowSteps from kSpanBytes further.
 template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
 __device__ __forceinline__ int step_offset(int step)
 {
@@ -140,7 +140,7 @@ __device__ __forceinline__ int step_offset(int step)
         return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
-// Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
+// Initializes a barrier: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -185,7 +185,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
-// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+// Advances to the next of kStages stages; the phase of their barriers changes after the last.
 template <int kStages>
 __device__ __forceinline__ void advance(int& stage, int& phase)
 {
@@ -221,7 +221,7 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until no more than kPending groups of matrix instructions are under way.
+// Waits until no more than kPending groups of matrix instructions are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait()
 {
@@ -254,7 +254,7 @@ __device__ __forceinline__ void wgmma_m64n128k32(
         : "l"(a), "l"(b));
 }
 
-// Starts to multiply a tile of A, this group's rows of it, by a tile of B.
+// Starts to multiply this group's rows of a tile of A by a tile of B.
 __device__ __forceinline__ void multiply_stage(
     int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
@@ -288,7 +288,7 @@ __device__ __forceinline__ int count_works(int m, int n, int slices)
     return tiles_m(m) * tiles_n(n) * slices;
 }
 
-// The piece of work of this index: tiles are counted along n; then come the next slices of k.
+// The piece of work with this index: tiles are counted along n; then come the next slices of k.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k, int slices)
 {
     Work work;
@@ -346,7 +346,8 @@ int8_split_128x128_128x128x128_s6_c2_splitkparallel_s8_s8_s32_nt_sm90a_c2adf4b7(
         }
     }
     __syncthreads();
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -440,7 +441,7 @@ int8_split_128x128_128x128x128_s6_c2_splitkparallel_s8_s8_s32_nt_sm90a_c2adf4b7(
     }
 }
 
-// Adds up the slices: every thread four elements of one group of slices, then the groups, in a fixed order.
+// Adds up the slices: each thread adds four elements of one group of slices, then of the groups, in a fixed order.
 constexpr int kReductionThreads = 256;
 constexpr int kReductionGroups = 8;
 constexpr int kVectorsPerBlock = kReductionThreads / kReductionGroups;
@@ -450,7 +451,8 @@ int8_split_128x128_128x128x128_s6_c2_splitkparallel_s8_s8_s32_nt_sm90a_c2adf4b7_
     int m, int n, int* __restrict__ C, int ldc, int* __restrict__ workspace, int slices)
 {
     constexpr int kPartialVector = 4;  // elements of a thread: rows of sums are whole vectors
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 

@@ -159,7 +159,7 @@ argmax_bf16_rows_blocks2_128x8x2_sm75_b0cb8c14(
         }
     }
 
-    // What is left, less than a tile, for the block whose turn it is.
+    // The rest, less than a tile, for the block whose turn it is.
     if (part == tiles % kBlocksPerRow) {
         Vector loaded[kUnroll] = {};
         const unsigned int at = tiles * kTile + threadIdx.x;

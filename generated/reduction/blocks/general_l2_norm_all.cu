@@ -202,7 +202,7 @@ l2_norm_all_streaming_1024x4x4_sm80_ab3e51a0(
         }
     }
 
-    // What is left, less than a tile, for the block whose turn it is.
+    // The rest, less than a tile, for the block whose turn it is.
     if (blockIdx.x == tiles % gridDim.x) {
         Vector loaded[kUnroll] = {};
         const unsigned int at = tiles * kTile + threadIdx.x;

@@ -106,7 +106,7 @@ max_all_streaming_1024x4x4_sm80_e7ae01ed(
         }
     }
 
-    // What is left, less than a tile, for the block whose turn it is.
+    // The rest, less than a tile, for the block whose turn it is.
     if (blockIdx.x == tiles % gridDim.x) {
         Vector loaded[kUnroll] = {};
         const unsigned int at = tiles * kTile + threadIdx.x;

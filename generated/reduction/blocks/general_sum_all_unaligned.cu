@@ -84,7 +84,7 @@ sum_all_unaligned_streaming_512x1x8_sm80_8cc8ef3c(
         }
     }
 
-    // What is left, less than a tile, for the block whose turn it is.
+    // The rest, less than a tile, for the block whose turn it is.
     if (blockIdx.x == tiles % gridDim.x) {
         float loaded[kUnroll] = {};
         const unsigned int at = tiles * kTile + threadIdx.x;

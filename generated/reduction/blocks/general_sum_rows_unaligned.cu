@@ -74,7 +74,7 @@ sum_rows_unaligned_rows_blocks1_128x1x4_sm80_7901fdd1(
         }
     }
 
-    // What is left, less than a tile.
+    // The rest, less than a tile.
     float loaded[kUnroll] = {};
     const unsigned int at = tiles * kTile + threadIdx.x;
     #pragma unroll

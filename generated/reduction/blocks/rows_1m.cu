@@ -109,7 +109,7 @@ rows_1m_rows_blocks8_512x4x4_sm80_5b13852a(
         }
     }
 
-    // What is left, less than a tile, for the block whose turn it is.
+    // The rest, less than a tile, for the block whose turn it is.
     if (part == tiles % kBlocksPerRow) {
         Vector loaded[kUnroll] = {};
         const unsigned int at = tiles * kTile + threadIdx.x;

@@ -66,7 +66,7 @@ s2_sequential_256x1x1_sm75_a6e0e558_finish(
     __shared__ float states[kThreads];
 
     float* const partials = reinterpret_cast<float*>(workspace);
-    // As many as the first launch had.
+    // The number of blocks of the first launch.
     const unsigned int blocks = max((reduced + kBlockElements - 1) / kBlockElements, 1);
     float total = 0.0f;
     for (unsigned int block = threadIdx.x; block < blocks; block += kThreads)

@@ -81,7 +81,7 @@ s4_unroll_last_warp_256x1x1_sm75_a4f703af_finish(
     __shared__ float states[kThreads];
 
     float* const partials = reinterpret_cast<float*>(workspace);
-    // As many as the first launch had.
+    // The number of blocks of the first launch.
     const unsigned int blocks = max((reduced + kBlockElements - 1) / kBlockElements, 1);
     float total = 0.0f;
     for (unsigned int block = threadIdx.x; block < blocks; block += kThreads)

@@ -79,7 +79,7 @@ s6_grid_stride_256x1x1_sm75_36d16857_finish(
     __shared__ float states[kThreads];
 
     float* const partials = reinterpret_cast<float*>(workspace);
-    // As many as the first launch had.
+    // The number of blocks of the first launch.
     const unsigned int blocks = min(max((reduced + kBlockElements - 1) / kBlockElements, 1), kMostBlocks);
     float total = 0.0f;
     for (unsigned int block = threadIdx.x; block < blocks; block += kThreads)

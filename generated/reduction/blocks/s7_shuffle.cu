@@ -76,7 +76,7 @@ s7_shuffle_256x1x1_sm75_e7e622d9_finish(
     __shared__ float warp_totals[kWarps];
 
     float* const partials = reinterpret_cast<float*>(workspace);
-    // As many as the first launch had.
+    // The number of blocks of the first launch.
     const unsigned int blocks = min(max((reduced + kBlockElements - 1) / kBlockElements, 1), kMostBlocks);
     float total = 0.0f;
     for (unsigned int block = threadIdx.x; block < blocks; block += kThreads)

@@ -99,7 +99,7 @@ s8_streaming_512x4x4_sm80_02e6d076(
         }
     }
 
-    // What is left, less than a tile, for the block whose turn it is.
+    // The rest, less than a tile, for the block whose turn it is.
     if (blockIdx.x == tiles % gridDim.x) {
         Vector loaded[kUnroll] = {};
         const unsigned int at = tiles * kTile + threadIdx.x;

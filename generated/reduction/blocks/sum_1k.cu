@@ -77,7 +77,8 @@ sum_2e10_streaming_256x4x1_sm90_257804a0(
 {
     __shared__ float warp_totals[kWarps];
 
-    // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
+    // This launch may overlap the work before it in the stream: wait for that work, then let the next launch overlap
+    // this one.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
@@ -104,7 +105,7 @@ sum_2e10_streaming_256x4x1_sm90_257804a0(
         }
     }
 
-    // What is left, less than a tile, for the block whose turn it is.
+    // The rest, less than a tile, for the block whose turn it is.
     if (blockIdx.x == tiles % gridDim.x) {
         Vector loaded[kUnroll] = {};
         const unsigned int at = tiles * kTile + threadIdx.x;

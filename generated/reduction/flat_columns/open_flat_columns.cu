@@ -57,7 +57,7 @@ __device__ __forceinline__ float combine(float a, float b)
 __device__ __forceinline__ float join_turns(float* states, float total, int columns)
 {
     const int thread = threadIdx.x;
-    __syncthreads();  // What was in shared memory has been read.
+    __syncthreads();  // All threads have read the previous contents.
     states[thread] = total;
     __syncthreads();
     for (int left = kThreads / columns; left > 1;) {

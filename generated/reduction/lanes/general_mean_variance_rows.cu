@@ -32,8 +32,8 @@ struct __align__(16) Vector {
     float element[kVector];
 };
 
-// Of quarters of the elements, so that no distance overflows: how many, the first finite one, and mean and variance
-// relative to it, by which small differences of large numbers keep their bits.
+// Statistics of a quarter of each element, so that no distance overflows: the count, the first finite one, and mean and
+// variance relative to it, so that small differences of large numbers keep their bits.
 struct Moments {
     int count;
     float origin;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void accumulate(Moments& total, float value)
 {
     start(total, value);
     const float place = fmaf(0.25f, value, -total.origin);
-    join(total, 1, place, place - place);  // Of an infinity, the variance is NaN.
+    join(total, 1, place, place - place);  // The variance of an infinity is NaN.
 }
 
 template <int kCount>

@@ -148,7 +148,7 @@ sum_tensor_rows_1k2r_256x4x4_sm80_6182f143(
     for (int i = 0; i < kAccumulators; ++i)
         totals[i] = 0.0f;
 
-    // All loads are in flight before the first is waited for. Those past the last have nothing in them.
+    // All loads are in flight before the first is waited for. Loads past the last are empty.
     for (Index tile = static_cast<Index>(part) * (kLanes * kUnroll); tile < units;
         tile += static_cast<Index>(parts) * (kLanes * kUnroll)) {
         Vector loaded[kUnroll];
