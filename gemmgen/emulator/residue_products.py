@@ -31,7 +31,8 @@ def multiply_add(
     """D = A B + C of stacks of codes: A [..., rows, depth], B [..., columns, depth], C and D [..., rows, columns] of 32-bit patterns."""
     if arithmetic.name == "tree":
         return _tree(a, b, types, c, negated, warpgroup)
-    return residues.written(residues.words(residues.folded(_products(a, b, types, negated) + residues.read(c))))
+    total: Array = residues.written(residues.words(residues.folded(_products(a, b, types, negated) + residues.read(c))))
+    return total
 
 
 def multiply_add_scaled(arithmetic: Arithmetic, a: Array, b: Array, types: tuple[str, str], c: Array, of_a: Array, of_b: Array) -> Array:
