@@ -5,10 +5,13 @@ Modules take a part of a second to import. An interrupt during that time ends th
 
 import gc
 import os
-import signal
 from types import FrameType
 
 INTERRUPTED = 130  # as in gemmgen.cli.exit_codes, which is not imported yet
+try:
+    import signal  # takes a millisecond, for its enumerations
+except KeyboardInterrupt:
+    raise SystemExit(INTERRUPTED) from None
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """New objects after which Python looks for garbage: its default of 700 visits the objects of imports again and again."""
 
