@@ -217,7 +217,7 @@ STORED = "st.shared.u32 [%r1 + 4], %r2;\nld.shared.u32 %r2, [%r1];\nbar.sync 0;\
     ("piece", "count", "expected"),
     [
         (STRAIGHT, 5_500, "the time is used up: 1 s"),
-        (BRANCHES, 900, "p: no store was found"),
+        (BRANCHES, 450, "p: no store was found"),
         (BRANCHES, 5_000, "basic blocks, more than"),
         (STORED, 5_000, "the time is used up: 1 s"),
         (STRAIGHT, 30_000, "2.0 MB of PTX need --seconds 6 or more, got 1"),
