@@ -42,6 +42,16 @@ def test_sanitizers_are_for_processors(run: Run) -> None:
     assert "--sanitize is for specs of processors" in run("verify", "gemm/v0_naive", "--sanitize", code=2).err
 
 
+@pytest.mark.parametrize("option", [["--field"], ["--counters"], ["--schedules", "3"]], ids=lambda option: option[0])
+def test_options_for_gpus_are_refused(run: Run, file: Path, option: list[str]) -> None:
+    assert f"{option[0]} is for kernels of GPUs" in run("verify", file, *option, code=2).err
+
+
+def test_verify_takes_a_size(run: Run, file: Path) -> None:
+    (plain,), (sized,) = run("verify", file, "--json").json, run("verify", file, "--size", "33,17,5", "--json").json
+    assert sized["passed"] and len(sized["cases"]) > len(plain["cases"])
+
+
 def test_compile_shows_the_library(run: Run, file: Path) -> None:
     (compiled,) = run("compile", file, "--json").json
     assert compiled["architecture"] == "x86_64_v3" and compiled["library_bytes"] > 1000

@@ -103,14 +103,15 @@ def command(
     over_field: dict[str, FieldReport] = {}
     files = asked.files(specs, architecture=architecture)
     target = common_target(files)
-    if field and target is not GPUS:
-        raise click.UsageError("--field is for kernels of GPUs, which the emulator runs")
+    for_gpus = {"--field": field, "--counters": counters, "--schedules": schedules > 1}
+    if target is not GPUS and (used := [name for name, given in for_gpus.items() if given]):
+        raise click.UsageError(f"{used[0]} is for kernels of GPUs, which the emulator runs")
     if sanitize and target is GPUS:
         raise click.UsageError("--sanitize is for specs of processors; the emulator finds such errors in kernels by itself")
     emulation = LaunchProgress()
     backend = target.backend(backend_name, schedules, emulation)
     if schedules > 1 and backend.name != "emulator":
-        raise click.UsageError("--schedules needs the emulator" + (": add --backend emulator" if target is GPUS else ""))
+        raise click.UsageError("--schedules needs the emulator: add --backend emulator")
     planned = runnable_specs(target, plan_specs(files, overrides, architecture or backend.architecture))
     cases = _all_cases(planned, problems)
     binaries = compile_plans([item.plan for item in planned])
