@@ -21,17 +21,16 @@ def common_target(files: Sequence[SpecFile]) -> Target:
     """The target of all ``files``. Raises ``UsageError`` if they have different ones."""
     from gemmgen.runtime.targets import target_of
 
-    by_target: dict[str, tuple[SpecFile, Target]] = {}
+    first: dict[Target, SpecFile] = {}
     for file in files:
         try:
-            target = target_of(file.kind)
+            first.setdefault(target_of(file.kind), file)
         except SpecError:
             continue  # reported where the spec is loaded
-        by_target.setdefault(target.name, (file, target))
-    if len(by_target) > 1:
-        (one, target), (other, another) = by_target.values()
+    if len(first) > 1:
+        (target, one), (another, other) = first.items()
         raise click.UsageError(f"{one.label} is for a {target.name} and {other.label} for a {another.name}: name them in two commands")
-    return next((target for _, target in by_target.values()), target_of(None))
+    return next(iter(first), target_of(None))
 
 
 def are_for_processors(files: Sequence[SpecFile]) -> bool:

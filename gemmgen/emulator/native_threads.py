@@ -700,7 +700,7 @@ def remembered_kernel(program: Program) -> Kernel | None:
 
 
 class Clock:
-    """Records of accesses to global memory, which later launches need not clear: time goes on from launch to launch."""
+    """Records of accesses to global memory, which later launches need not clear: time continues from launch to launch."""
 
     def __init__(self) -> None:
         self._granules: dict[int, np.ndarray] = {}

@@ -12,7 +12,7 @@ use them; a set is written again after every warp has read it. Between two decis
 often, so parities do not alias, by the argument of ``gemmgen.proof.rings`` for each ring.
 
 No wait is unmatched. Filler and issuer use the stages in one order, issuer and readers the sets. If the filler waits for use c of a stage
-to be empty, the issuer has not committed use c - S; if the issuer waits for use c to be full, the filler has not come to use c. Both
+to be empty, the issuer has not committed use c - S; if the issuer waits for use c to be full, the filler has not reached use c. Both
 cannot hold, and the same is true of the sets. So of the three, one continues.
 """
 

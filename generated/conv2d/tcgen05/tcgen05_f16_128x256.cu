@@ -476,8 +476,8 @@ f16_128x256_tcgen05_f16_128x256x64_s4_f16_nhwc_sm100a_017104c4(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread multiplies. The commit after a stage frees the stage; the commit after a tile passes its sums to
-        // the epilogue.
+        // One thread multiplies. The commit after a stage frees the stage;
+        // the commit after a tile passes its sums to the epilogue.
         int stage = 0;
         int phase = 0;
         int set = 0;

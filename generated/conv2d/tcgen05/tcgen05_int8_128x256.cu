@@ -484,8 +484,8 @@ int8_128x256_tcgen05_s8_128x256x128_s4_s8_nhwc_sm100a_bf7e7d23(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread multiplies. The commit after a stage frees the stage; the commit after a tile passes its sums to
-        // the epilogue.
+        // One thread multiplies. The commit after a stage frees the stage;
+        // the commit after a tile passes its sums to the epilogue.
         int stage = 0;
         int phase = 0;
         int set = 0;

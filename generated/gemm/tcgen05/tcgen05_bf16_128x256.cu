@@ -389,8 +389,8 @@ bf16_128x256_128x256x64_s4_bf16_bf16_bf16_nt_sm100a_6e693bb5(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread multiplies. The commit after a stage frees the stage; the commit after a tile passes its sums to
-        // the epilogue.
+        // One thread multiplies. The commit after a stage frees the stage;
+        // the commit after a tile passes its sums to the epilogue.
         int stage = 0;
         int phase = 0;
         if (lane == 0) {

@@ -427,8 +427,8 @@ bf16_256x256_256x256x64_s6_bf16_bf16_bf16_nt_sm100a_36709c0b(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread of the leader multiplies. The commit after a stage frees the stage; the commit after a tile passes
-        // its sums to the epilogue.
+        // One thread of the leader multiplies. The commit after a stage frees the stage;
+        // the commit after a tile passes its sums to the epilogue.
         int stage = 0;
         int phase = 0;
         if (lane == 0 && rank == kLeader) {

@@ -390,8 +390,8 @@ f16_128x64_128x64x64_s8_f16_f16_f16_nt_sm100a_dbd5ccae(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread multiplies. The commit after a stage frees the stage; the commit after a tile passes its sums to
-        // the epilogue.
+        // One thread multiplies. The commit after a stage frees the stage;
+        // the commit after a tile passes its sums to the epilogue.
         int stage = 0;
         int phase = 0;
         if (lane == 0) {

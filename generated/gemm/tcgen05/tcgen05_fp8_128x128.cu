@@ -395,8 +395,8 @@ fp8_128x128_128x128x128_s6_e4m3_e4m3_bf16_nt_sm100a_df56ebc7(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread multiplies. The commit after a stage frees the stage; the commit after a tile passes its sums to
-        // the epilogue.
+        // One thread multiplies. The commit after a stage frees the stage;
+        // the commit after a tile passes its sums to the epilogue.
         int stage = 0;
         int phase = 0;
         if (lane == 0) {

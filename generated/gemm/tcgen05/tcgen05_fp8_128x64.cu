@@ -395,8 +395,8 @@ fp8_128x64_128x64x128_s8_e4m3_e4m3_bf16_nt_sm100a_e9db3ccb(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread multiplies. The commit after a stage frees the stage; the commit after a tile passes its sums to
-        // the epilogue.
+        // One thread multiplies. The commit after a stage frees the stage;
+        // the commit after a tile passes its sums to the epilogue.
         int stage = 0;
         int phase = 0;
         if (lane == 0) {

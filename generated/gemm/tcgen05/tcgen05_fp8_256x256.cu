@@ -432,8 +432,8 @@ fp8_256x256_256x256x128_s6_e4m3_e4m3_bf16_nt_sm100a_89d76fb9(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread of the leader multiplies. The commit after a stage frees the stage; the commit after a tile passes
-        // its sums to the epilogue.
+        // One thread of the leader multiplies. The commit after a stage frees the stage;
+        // the commit after a tile passes its sums to the epilogue.
         int stage = 0;
         int phase = 0;
         if (lane == 0 && rank == kLeader) {

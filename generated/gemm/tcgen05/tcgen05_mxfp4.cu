@@ -477,9 +477,9 @@ mxfp4_128x128x128_s6_e2m1_scaled_u8_u8_bf16_nt_sm100a_83524971(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread multiplies. The commit after a stage frees the stage; the commit after a tile passes its sums to
-        // the epilogue. The whole warp clears scales of blocks that do not exist: 0 times the previous contents might
-        // be NaN.
+        // One thread multiplies. The commit after a stage frees the stage;
+        // the commit after a tile passes its sums to the epilogue.
+        // The whole warp clears scales of blocks that do not exist: 0 times the previous contents might be NaN.
         int stage = 0;
         int phase = 0;
         const unsigned a = descriptor_position<kLeadingBytesA>(shared);

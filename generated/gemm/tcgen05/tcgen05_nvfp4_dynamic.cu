@@ -555,9 +555,9 @@ nvfp4_dynamic_128x128x256_s3_dynamic_e2m1_scaled_u8_u8_bf16_nt_sm100a_f1872eda(
             }
         }
     } else if (warp == kEpilogueWarps + 1) {
-        // One thread multiplies. The commit after a stage frees the stage; the commit after a tile passes its sums to
-        // the epilogue. The whole warp clears scales of blocks that do not exist: 0 times the previous contents might
-        // be NaN.
+        // One thread multiplies. The commit after a stage frees the stage;
+        // the commit after a tile passes its sums to the epilogue.
+        // The whole warp clears scales of blocks that do not exist: 0 times the previous contents might be NaN.
         int stage = 0;
         int phase = 0;
         const unsigned a = descriptor_position<kLeadingBytesA>(shared);
