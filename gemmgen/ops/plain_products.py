@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemmgen.ops.arrays import NO_MEMORY, address_reader
 from gemmgen.ops.numpy_products import numpy_products
 
 if TYPE_CHECKING:
     from gemmgen.ops.engine import Call
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 MOST_KNOWN = 8192
 """Combinations of layouts that are remembered."""
@@ -22,8 +25,10 @@ class PlainProducts:
 
     def __init__(self) -> None:
         self._known: dict[Any, Callable[[Any, Any, Any], Any]] = {}
-        self.at_once: Callable[[Any, Any], Any] = _nothing
-        """The product of two matrices, a new array; None where that is not known."""
+        self.at_once: Callable[[Any, Any], Any] | None = None
+        """The product of two matrices, a new array; None where that is not known. There is none before a product of matrices."""
+        self.array: type | None = None
+        """The class of NumPy's arrays once there is ``at_once``."""
 
     def product(self, a: Any, b: Any, out: Any) -> Any:
         """The product; None where nothing is remembered for such arrays, or something is to be said against them."""
@@ -45,14 +50,26 @@ class PlainProducts:
         products = numpy_products() if out is None and a.ndim == b.ndim == 2 else None
         if products is not None:
             products.remember(a, b, call.native.served.address, *arguments)
-            self.at_once = products.multiply
-
-
-def _nothing(a: object, b: object) -> None:
-    """No product is known."""
+            self.at_once, self.array = products.multiply, a.__class__
 
 
 PLAIN = PlainProducts()
+
+
+def plain_first(function: Function) -> Function:
+    """``function``, but products of two arrays and nothing else are made by ``PLAIN`` where it knows them: it takes Python longer to fill
+    in the defaults of all options than to make a small product."""
+
+    @wraps(function)
+    def product(a: Any, b: Any, **options: Any) -> Any:
+        if not options and a.__class__ is PLAIN.array:
+            assert PLAIN.at_once is not None
+            found = PLAIN.at_once(a, b)
+            if found is not None:
+                return found
+        return function(a, b, **options)
+
+    return product  # type: ignore[return-value]
 
 
 def _prepared(

@@ -18,7 +18,7 @@ from gemmgen.ops.constant import Constant
 from gemmgen.ops.doubles import BY_INTEGERS, is_deep, multiply_scaled
 from gemmgen.ops.engine import Operator, numpy_array, with_kernel
 from gemmgen.ops.factors import numbers_as_factors, refuse_beside_epilogue
-from gemmgen.ops.plain_products import PLAIN
+from gemmgen.ops.plain_products import PLAIN, plain_first
 from gemmgen.ops.planes import Planes
 from gemmgen.ops.sparse import SparseWeight
 from gemmgen.ops.weights import Weight
@@ -36,6 +36,7 @@ OPERATOR = Operator(
 
 
 @with_kernel
+@plain_first
 def matmul(
     a: ArrayT,
     b: Array | Constant | Planes | Weight | SparseWeight,
@@ -153,9 +154,7 @@ def matmul(
         and batch_invariant is False
     )
     if plain:
-        product: ArrayT | None = PLAIN.at_once(a, b) if out is None else None
-        if product is None:
-            product = PLAIN.product(a, b, out)
+        product: ArrayT | None = PLAIN.product(a, b, out)
         if product is not None:
             return product
     constant = isinstance(b, Constant)
