@@ -82,7 +82,9 @@ def times(calls: dict[str, Callable[[], object]], clock: Callable[[], float], se
     return {name: 1e6 * value for name, value in least.items()}
 
 
-def rows(shapes: Sequence[Shape], layouts: Sequence[str], threads: int, seconds: float, limit: float, peers: Sequence[str]) -> Iterator[dict]:
+def rows(
+    shapes: Sequence[Shape], layouts: Sequence[str], threads: int, seconds: float, limit: float, peers: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """A row for every shape and layout until the time is over."""
     import numpy as np
 
@@ -128,6 +130,7 @@ def compile_all(layouts: Sequence[str], limit: float = 120.0) -> float:
 
 
 def ratios(found: Sequence[dict[str, Any]], peer: str) -> list[float]:
+    """The peer's time over ours."""
     return [row["us"][peer] / row["us"]["ours"] for row in found if peer in row["us"]]
 
 
@@ -143,6 +146,7 @@ def summary(found: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def line(row: dict[str, Any]) -> str:
+    """The figures of one product."""
     us = row["us"]
     m, n, k = row["sizes"]
     others = " ".join(f"{name} {value:.2f} ({value / us['ours']:.2f})" for name, value in us.items() if name != "ours")
@@ -150,6 +154,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Measures, and prints and writes every row as it is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shapes", choices=["drawn", "grid", "listed"])
     parser.add_argument("--sizes", help="m,n,k and more of them behind semicolons, in place of the shapes")
