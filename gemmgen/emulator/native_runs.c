@@ -2,6 +2,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 struct Rows {
   uint8_t *pred;
@@ -20,12 +23,20 @@ static inline uint64_t raw_double(double value) { uint64_t bits; memcpy(&bits, &
 static inline uint32_t bits_of_float(float value) { return value != value ? 0x7fffffffu : raw_float(value); }
 static inline uint64_t bits_of_double(double value) { return raw_double(value); }
 static inline double quiet(double value) { return double_of(raw_double(value) | 1ull << 51); }
-static inline double passing(double result, double last) { return last != last ? quiet(last) : result; }
+#ifdef ONE_BY_ONE  // a branch that is hardly ever taken; vectors of lanes choose without one
+#define RARELY(x) __builtin_expect(!!(x), 0)
+#else
+#define RARELY(x) 1
+#endif
+static inline double passing(double result, double last) { return RARELY(result != result) && last != last ? quiet(last) : result; }
 static inline double multiply_add(double a, double b, double c) {
   double result = fma(a, b, c);
+  if (!RARELY(result != result)) return result;
   result = result != result ? double_of(0xfff8000000000000ull) : result;
   return passing(passing(passing(result, a), c), b);
 }
+static inline float plain_float(float value) { return RARELY(value != value) && value != value ? float_of(0x7fffffffu) : value; }
+static inline double plain_double(double value) { return value; }
 static inline float multiply_add_down(float a, float b, float c) {
   const double product = (double)a * b, sum = product + c, part = sum - product, rest = (product - (sum - part)) + (c - part);
   const float nearest = (float)sum;
@@ -41,11 +52,11 @@ static inline float clipped(float value) { return value > 0 ? (value < 1 ? value
 #define EXTREMES(type, bits, raw, back) \
   static inline type smaller_##type(type a, type b) { \
     const type result = a != a ? b : b != b ? a : a < b ? a : b; \
-    return a == 0 && b == 0 ? back(raw(a) | raw(b)) : result; \
+    return RARELY(a == 0) && a == 0 && b == 0 ? back(raw(a) | raw(b)) : result; \
   } \
   static inline type larger_##type(type a, type b) { \
     const type result = a != a ? b : b != b ? a : a > b ? a : b; \
-    return a == 0 && b == 0 ? back(raw(a) & raw(b)) : result; \
+    return RARELY(a == 0) && a == 0 && b == 0 ? back(raw(a) & raw(b)) : result; \
   }
 EXTREMES(float, uint32_t, raw_float, float_of)
 
@@ -66,28 +77,32 @@ ROUNDED(cos)
 ROUNDED(tanh)
 
 // float16 and bfloat16 as float64. Results are rounded once: an inexact float64 takes the neighbour with an odd last bit first.
+#ifdef __F16C__
+static inline double double_of_f16(uint16_t bits) { return (double)_cvtsh_ss(bits); }
+#else
 static inline double double_of_f16(uint16_t bits) {
   const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
   const double size = exponent == 31 ? (mantissa ? NAN : INFINITY) : exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
   return bits >> 15 ? -size : size;
 }
+#endif
 static inline double double_of_bf16(uint16_t bits) { return (double)float_of((uint32_t)bits << 16); }
-static inline double to_digits(double value, int digits, int lowest) {
-  if (value == 0 || value - value != 0) return value;
-  int exponent;
-  frexp(value, &exponent);
-  const int unit = exponent - digits > lowest ? exponent - digits : lowest;
-  return ldexp(rint(ldexp(value, -unit)), unit);
+// float32 with an odd last bit where it is inexact, so that a further rounding is the only one.
+static inline uint32_t odd_bits(double value) {
+  const float near = (float)value;
+  const uint32_t bits = raw_float(near);
+  return (double)near == value || bits & 1 ? bits : bits + (fabs(value) > fabs((double)near) ? 1 : -1);
 }
 static inline uint16_t bits_of_f16(double value) {
+  const uint32_t odd = odd_bits(value), sign = odd >> 16 & 0x8000u, size = odd & 0x7FFFFFFFu;
   if (value != value) return 0x7FFF;
-  const double size = fabs(to_digits(value, 11, -24));
-  const uint32_t raw = raw_float((float)size), sign = raw_double(value) >> 63 ? 0x8000u : 0;
-  if (size >= 65536) return (uint16_t)(sign | 0x7C00);
-  return (uint16_t)(sign | (size < 0x1p-14 ? (uint32_t)ldexp(size, 24) : ((raw >> 23) - 112) << 10 | (raw >> 13 & 1023)));
+  if (size >= 0x47800000u) return (uint16_t)(sign | 0x7C00);
+  if (size < 0x38800000u) return (uint16_t)(sign | raw_float(float_of(size) + 0.5f) - 0x3F000000u);
+  return (uint16_t)(sign | (size - 0x38000000u + 0xFFF + (size >> 13 & 1)) >> 13);
 }
 static inline uint16_t bits_of_bf16(double value) {
-  return value != value ? 0x7FFF : (uint16_t)(raw_float((float)to_digits(value, 8, -133)) >> 16);
+  const uint32_t odd = odd_bits(value);
+  return value != value ? 0x7FFF : (uint16_t)((odd + 0x7FFF + (odd >> 16 & 1)) >> 16);
 }
 static inline double odd_sum(double a, double b) {
   const double sum = a + b, part = sum - a, rest = (a - (sum - part)) + (b - part);

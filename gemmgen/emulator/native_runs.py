@@ -91,7 +91,7 @@ class Run:
                 raise Untranslated(operand.name)
             if operand.name not in self.written:
                 self.loaded[operand.name] = operand
-            return _as(place, type_name)
+            return as_type(place, type_name)
         if isinstance(operand, Integer | Float | Symbol):
             value = self.binder.source(inst, operand, type_name)
             if isinstance(value, np.ndarray):
@@ -160,7 +160,7 @@ def _unsigned(size: int) -> str:
     return f"uint{8 * size}_t"
 
 
-def _as(place: str, type_name: str) -> str:
+def as_type(place: str, type_name: str) -> str:
     """A register's variable as a type: the low part of a wider one."""
     if type_name in ("f32", "f64"):
         return f"{C_TYPES[type_name]}_of({place})"

@@ -28,7 +28,18 @@ from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.instructions.memory import space_name
 from gemmgen.emulator.instructions.registry import MISUSE
 from gemmgen.emulator.memory import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, Region
-from gemmgen.emulator.native_runs import C_TYPES, CLASS_TYPES, PRELUDE, TRANSLATIONS, Run, Untranslated, compiled, effects, exact_options
+from gemmgen.emulator.native_runs import (
+    C_TYPES,
+    CLASS_TYPES,
+    PRELUDE,
+    TRANSLATIONS,
+    Run,
+    Untranslated,
+    as_type,
+    compiled,
+    effects,
+    exact_options,
+)
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.program_properties import of_program
 from gemmgen.emulator.ptx.syntax import (
@@ -156,6 +167,22 @@ class _Thread(Run):
         self.resumes: list[int] = []
         self.undefined = find_undefined(program)
         """Registers that may hold no value."""
+        self.floating = _floating(program)
+
+    def kept(self, register: Register) -> str:
+        """The type of a register's C variable: a float where it mostly holds one, so that compilers keep it among floats."""
+        name, width = self.binder.registers.place(register)[0], self.binder.registers.width(register)
+        return {4: "float", 8: "double"}[width] if register.name in self.floating else CLASS_TYPES[name]
+
+    def bits(self, register: Register) -> str:
+        """A register's variable as an unsigned number."""
+        place, kept = self.variable(register), self.kept(register)
+        return f"raw_{kept}({place})" if kept in ("float", "double") else place
+
+    def of_bits(self, register: Register, expression: str) -> str:
+        """Bits as a value of a register's variable."""
+        kept = self.kept(register)
+        return f"{kept}_of({expression})" if kept in ("float", "double") else expression
 
     def read(self, inst: Instruction, operand: Operand, type_name: str) -> str:
         if isinstance(operand, Special):
@@ -163,7 +190,30 @@ class _Thread(Run):
             if word is None or type_name not in ("u32", "s32", "b32"):
                 raise Untranslated(operand.name)
             return f"(({C_TYPES[type_name]}){word})"
-        return super().read(inst, operand, type_name)
+        if not isinstance(operand, Register) or operand.name not in self.floating:
+            return super().read(inst, operand, type_name)
+        place, kept = self.variable(operand), self.kept(operand)
+        if type_name == "pred" or TYPE_BYTES[type_name] > self.binder.registers.width(operand):
+            raise Untranslated(operand.name)
+        return place if C_TYPES.get(type_name) == kept else as_type(self.bits(operand), type_name)
+
+    def write(self, inst: Instruction, operand: Operand, type_name: str, expression: str) -> None:
+        if isinstance(operand, Sink):
+            return
+        if not isinstance(operand, Register):
+            raise Untranslated(str(operand))
+        place, width, kept = self.variable(operand), self.binder.registers.width(operand), self.kept(operand)
+        is_predicate = type_name == "pred"
+        if width != (1 if is_predicate else TYPE_BYTES[type_name]) or (place[0] == "p") != is_predicate:
+            raise Untranslated(operand.name)
+        floating = C_TYPES[type_name] if type_name in ("f32", "f64") else ""
+        if floating == kept:
+            value = f"plain_{kept}({expression})"
+        elif floating:
+            value = f"bits_of_{floating}({expression})"
+        else:
+            value = self.of_bits(operand, f"(uint{8 * width}_t)({expression})")
+        self.emit(inst, [f"{place} = {value};"])
 
     def mark(self, register: Register) -> str:
         """The C variable that is 1 while a register holds no value."""
@@ -205,27 +255,50 @@ class _Thread(Run):
             return ""
         if not isinstance(operand, Register):
             raise Untranslated(str(operand))
-        return f"{self.variable(operand)} = {expression};"
+        return f"{self.variable(operand)} = {self.of_bits(operand, expression)};"
 
     def suspend(self, inst: Instruction, kind: str, live: frozenset[str], values: Sequence[str], then: Sequence[str]) -> None:
         """Stops the thread until the others have come, and continues with `then`."""
         site = len(self.sites)
         self.sites.append(f"{{{kind}, {int(inst.has('aligned'))}}}")
-        saved = []
+        saved, back = [], []
         for group in self.program.registers.values():
             for register in group:
                 if register.name in live:
                     slot = self.slots.setdefault(register.name, len(self.slots))
-                    saved.append((self.variable(register), slot))
+                    saved.append(f"t->s[{slot}] = {self.bits(register)};")
+                    back.append(f"{self.variable(register)} = {self.of_bits(register, f't->s[{slot}]')};")
                     if register.name in self.undefined:
-                        saved.append((self.mark(register), self.slots.setdefault(f"{register.name} undefined", len(self.slots))))
+                        slot = self.slots.setdefault(f"{register.name} undefined", len(self.slots))
+                        saved.append(f"t->s[{slot}] = {self.mark(register)};")
+                        back.append(f"{self.mark(register)} = t->s[{slot}];")
         self.resumes.append(site)
         lines = [f"t->x[{place}] = {value};" for place, value in enumerate(values) if value]
-        lines += [f"t->s[{slot}] = {variable};" for variable, slot in saved]
+        lines += saved
         stop = "IN_WARP" if not kind.startswith("BARRIER") else "AT_BARRIER"
         lines += [f"t->turns = n; t->at = {site + 1}; t->site = {site}; return {stop};", f"resume_{site}:;"]
-        lines += [f"{variable} = t->s[{slot}];" for variable, slot in saved]
+        lines += back
         self.emit(inst, [*lines, *then])
+
+
+_OF_ANY_BITS = {"ld", "ldu", "st", "mov", "selp", "shfl", "atom", "red"}
+"""Instructions that take floats and other values alike."""
+
+
+def _floating(program: Program) -> frozenset[str]:
+    """Registers that instructions read and write as float32 or float64 more often than as other bits."""
+    balance: Counter[str] = Counter()
+    for block in program.blocks:
+        for inst in block.body:
+            if inst.opcode in _OF_ANY_BITS or not inst.types:
+                continue
+            for place, operand in enumerate(inst.operands):
+                type_name = inst.types[min(place, len(inst.types) - 1)] if inst.opcode == "cvt" else inst.type
+                weight = 1 if type_name in ("f32", "f64") else -1
+                for register in registers_of(operand):
+                    balance[register.name] += weight
+    floats = {register.name for name in ("b32", "b64") for register in program.registers.get(name, ())}
+    return frozenset(name for name, count in balance.items() if count > 0 and name in floats)
 
 
 def _special(name: str) -> str | None:
@@ -642,11 +715,12 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
         "SHARED_WINDOW": f"{SHARED_WINDOW}ull",
         "LOCAL_WINDOW": f"{LOCAL_WINDOW}ull",
         "PLACE": "__LINE__",
+        "ONE_BY_ONE": "1",
     }
     variables = []
     for name, group in program.registers.items():
         if name in CLASS_TYPES:
-            variables += [f"{CLASS_TYPES[name]} {run.variable(register)} = 0;" for register in group]
+            variables += [f"{run.kept(register)} {run.variable(register)} = 0;" for register in group]
             variables += [f"uint8_t {run.mark(register)} = 1;" for register in group if register.name in run.undefined]
     cases = [f"case {site + 1}: goto resume_{site};" for site in run.resumes]
     body = [
