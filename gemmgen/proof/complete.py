@@ -4,6 +4,9 @@ An index of a store is ``W q + f(t)``: W times a part of the block's index, whic
 number for each thread. Three facts show that all elements are stored: E W is at least the array's extent, the numbers of all threads and
 stores fill the tile of W elements along each axis, and a thread whose element lies within the array carries out one of its stores.
 
+In a loop over tiles the part is ``b + E t`` in turn t of block b, which takes all values from 0 on. The turn is reached if every earlier
+one has another one after it, wherever the later element lies within the array (``gemmgen.proof.walks``).
+
 Blocks that share a tile need not all store it: where their indices differ, block 0 stands for them, or the block that came last, of which
 there is one if all blocks that share a counter add to it.
 """
@@ -11,7 +14,7 @@ there is one if all blocks that share a counter add to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +23,13 @@ import z3
 from gemmgen.proof.contract import Array
 from gemmgen.proof.data import Access
 from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
-from gemmgen.proof.knowledge import Knowledge
+from gemmgen.proof.knowledge import Knowledge, Path
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import MAX_CASES, Verdict, element_indices, first_choice, place
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.tickets import Ticket, tickets
-from gemmgen.proof.values import Condition, as_condition, as_term, conjunction, conjuncts
+from gemmgen.proof.values import Condition, Value, as_condition, as_term, conjunction, conjuncts, floor_divide
+from gemmgen.proof.walks import Division, numbers_of_divisions, walk_of
 
 MAX_TILE = 1 << 18
 """Elements of one block's tile."""
@@ -52,6 +56,8 @@ class _Part:
     """Conditions on the thread alone."""
     rest: tuple[Condition, ...]
     """The other conditions of the store."""
+    turn: z3.ArithRef | None
+    """The turn of the loop around the store."""
 
 
 def complete(lifter: Lifter, ordered: bool = False) -> Verdict:
@@ -108,7 +114,7 @@ def _whole(lifter: Lifter, array: Array, stores: Sequence[Access], drawn: Sequen
     reasons: list[str] = []
     for group in by_outer.values():
         try:
-            _tile(known, array, group, drawn)
+            _tile(lifter, array, group, drawn)
             return
         except _NotShown as error:
             reasons.append(str(error))
@@ -118,12 +124,16 @@ def _whole(lifter: Lifter, array: Array, stores: Sequence[Access], drawn: Sequen
 def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
     """The elements of one store."""
     assert store.address is not None
-    if store.kind != "store" or not isinstance(store.size, int) or store.size % array.element_bytes or store.turns:
-        raise _NotShown(f"{place(store)}: stores that are atomic, in loops, or of parts of elements")
+    if store.kind != "store" or not isinstance(store.size, int) or store.size % array.element_bytes or len(store.turns) > 1:
+        raise _NotShown(f"{place(store)}: stores that are atomic, in nested loops, or of parts of elements")
     count = store.size // array.element_bytes
     if count > MAX_WIDTH:
         raise _NotShown(f"{place(store)}: {count} elements at once")
-    guards = lifter.guards(store.block, store.path)
+    turn = store.turns[0] if store.turns else None
+    if turn is None:
+        guards = lifter.guards(store.block, store.path)
+    else:
+        guards = lifter.guards_in_turn(lifter.known.loops[turn.get_id()], store.block, store.path)
     if guards is None:
         raise _NotShown(f"{place(store)}: the condition under which a thread comes to it is not known")
     known = lifter.known
@@ -140,15 +150,15 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
             alone.append(condition)
         except NotEnumerable:
             rest.append(condition)
-    parts = []
+    parts, digits = [], numbers_of_divisions(known)
     for step in range(count):
         indices = element_indices(known, store.address.z3 + step * array.element_bytes, array)
         if indices is None:
             raise _NotShown(f"{place(store)}: an offset that is no sum of indices times strides")
         indices = [_settled(known, index, guards) for index in indices]
-        forms = [_form(known, index) for index in indices]
+        forms = [_form(known, index, digits) for index in indices]
         outer, tables = tuple(form[0] for form in forms), tuple(form[1] for form in forms)
-        parts.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest)))
+        parts.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest), turn))
     return parts
 
 
@@ -165,14 +175,14 @@ def _settled(known: Knowledge, index: z3.ArithRef, guards: Sequence[Condition]) 
     return index
 
 
-def _form(known: Knowledge, index: z3.ArithRef) -> tuple[dict[Monomial, int], Numbers]:
-    """The part of an index that depends on the block, and its number for each thread."""
+def _form(known: Knowledge, index: z3.ArithRef, digits: Collection[int] = ()) -> tuple[dict[Monomial, int], Numbers]:
+    """The part of an index that depends on the block, or on terms of some numbers, and its number for each thread."""
     outer: dict[Monomial, int] = {}
     symbols = known.all_threads()
     table: Numbers = np.zeros(known.contract.launch.threads, dtype=np.int64)
     for monomial, number in known.polynomials.of(index).items():
         factors = [known.polynomials.term(factor) for factor in monomial]
-        if factors and not any(known.depends_on_thread(factor) for factor in factors):
+        if factors and (not any(known.depends_on_thread(factor) for factor in factors) or not {*monomial}.isdisjoint(digits)):
             outer[monomial] = number
             continue
         value: Numbers = np.asarray(number, dtype=np.int64)
@@ -182,13 +192,30 @@ def _form(known: Knowledge, index: z3.ArithRef) -> tuple[dict[Monomial, int], Nu
     return outer, table
 
 
-def _tile(known: Knowledge, array: Array, parts: Sequence[_Part], drawn: Sequence[Ticket]) -> None:
-    """Raises ``_NotShown`` unless the stores of one form fill the whole array."""
-    blocks = {part.get_id(): part for whole in known.block_parts.values() for part in whole}
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """The form of the stores' indices: the elements that the tile of one part of the block has along each axis."""
+
+    widths: Sequence[int]
+    used: frozenset[int]
+    """The parts of the block's index that the indices depend on."""
+    walked: int | None
+    """The axis along which turns continue."""
+    division: Division | None
+    tiles: z3.ArithRef | None
+    """The number that the dividend of a division is below, for elements of the array."""
+
+
+def _form_of(known: Knowledge, array: Array, parts: Sequence[_Part]) -> _Form:
+    """Raises ``_NotShown`` for indices that do not take all values along an axis."""
+    turn, outers = parts[0].turn, parts[0].outer
+    division = _division(known, outers, turn)
     widths: list[int] = []
-    used: set[int] = set()
+    walked: int | None = None
+    by_digit: dict[int, int] = {}
+    used: set[int] = set() if division is None else {division.walk.block}
     for axis, extent in enumerate(array.shape):
-        outer = parts[0].outer[axis]
+        outer = outers[axis]
         if not outer:
             width = 1 + max(int(part.tables[axis][part.threads].max(initial=0)) for part in parts)
             if not known.proves((), as_term(extent) <= width):
@@ -196,17 +223,84 @@ def _tile(known: Knowledge, array: Array, parts: Sequence[_Part], drawn: Sequenc
             size = next(number for number in range(1, width + 1) if number == width or known.proves((), as_term(extent) <= number))
             widths.append(size)
             continue
-        if len(outer) != 1:
+        ((monomial, width), *others) = outer.items()
+        if division is not None and not others and monomial in ((division.quotient,), (division.remainder,)):
+            if monomial[0] in by_digit:
+                raise _NotShown("two indices that depend on one quotient or remainder")
+            by_digit[monomial[0]] = axis
+            widths.append(width)
+            continue
+        walk = walk_of(known, outer, turn)
+        if walk is None and others:
             raise _NotShown("an index that depends on several parts of the block's index")
-        ((monomial, width),) = outer.items()
-        if len(monomial) != 1 or monomial[0] not in blocks or monomial[0] in used:
+        if walk is None or walk.block in used:
             raise _NotShown("an index that is no multiple of a part of the block's index")
-        used.add(monomial[0])
-        if not known.proves((), as_term(known.extents[monomial[0]]) * width >= as_term(extent)):
+        used.add(walk.block)
+        if walk.turns and (walked is not None or (division is not None and division.walk.turns)):
+            raise _NotShown("two indices that depend on the turn")
+        if walk.turns:
+            walked = axis
+        elif not known.proves((), as_term(known.extents[walk.block]) * walk.width >= as_term(extent)):
             raise _NotShown("the grid may have too few blocks")
-        widths.append(width)
+        widths.append(walk.width)
+    tiles = None
+    if division is not None:
+        if len(by_digit) < 2:
+            raise _NotShown("an index that depends on a quotient, and none on its remainder")
+        places = [(by_digit[digit], widths[by_digit[digit]]) for digit in (division.quotient, division.remainder)]
+        tiles = _tiles(known, array, division, places[0], places[1])
+    if turn is not None and walked is None and (division is None or not division.walk.turns):
+        raise _NotShown("a loop whose turns do not step by the grid")
+    return _Form(widths, frozenset(used), walked, division, tiles)
+
+
+def _division(known: Knowledge, outers: Sequence[Mapping[Monomial, int]], turn: z3.ArithRef | None) -> Division | None:
+    """The division of a number ``W (b + E t) + f(thread)`` whose quotient and remainder are in indices; None if there is none."""
+    factors = {factor for outer in outers for monomial in outer for factor in monomial}
+    digits = numbers_of_divisions(known)
+    for quotient, remainder in known.divided:
+        numbers = quotient.z3.get_id(), remainder.z3.get_id()
+        if numbers[0] not in factors or numbers[0] not in digits:
+            continue
+        dividend, divisor = known.quotients[numbers[0]]
+        outer, own = _form(known, dividend)
+        walk = walk_of(known, outer, turn)
+        if walk is not None and int(own.min()) >= 0 and int(own.max()) < walk.width:
+            return Division(*numbers, dividend, divisor, walk, own)
+    return None
+
+
+def _tiles(known: Knowledge, array: Array, division: Division, row: tuple[int, int], column: tuple[int, int]) -> z3.ArithRef:
+    """The number of tiles. ``row`` and ``column``: axis and width of the index that depends on the quotient, and on the remainder."""
+    extents = [as_term(extent) for extent in array.shape]
+    inside = [extent >= 1 for extent in extents]
+    if row[1] < 1 or column[1] < 1:
+        raise _NotShown("a tile of no elements")
+    if not known.proves(inside, division.divisor >= 1) or not known.proves(inside, extents[column[0]] <= division.divisor * column[1]):
+        raise _NotShown("a row of tiles may have too few columns")
+    rows = as_term(floor_divide(Value(extents[row[0]] + (row[1] - 1)), row[1]).term)
+    tiles = rows * division.divisor
+    if not division.walk.turns and not known.proves(inside, known.extents[division.walk.block] * division.walk.width >= tiles):
+        raise _NotShown("the grid may have too few blocks")
+    return tiles
+
+
+def _tile(lifter: Lifter, array: Array, parts: Sequence[_Part], drawn: Sequence[Ticket]) -> None:
+    """Raises ``_NotShown`` unless the stores of one form fill the whole array."""
+    known, turn = lifter.known, parts[0].turn
+    if any(part.turn is not turn for part in parts):
+        raise _NotShown("some stores are in a loop, others are not")
+    form = _form_of(known, array, parts)
+    division = form.division
+    widths = [*([] if division is None else [division.walk.width]), *form.widths]
     if math.prod(widths) > MAX_TILE or any(width < 1 for width in widths):
         raise _NotShown("a tile of too many elements")
+    again: Path = ()
+    if turn is not None:
+        found = lifter.again(known.loops[turn.get_id()])
+        if found is None:
+            raise _NotShown("a loop whose turns follow each other under conditions that are not known")
+        again = found
     filled = np.zeros(widths, dtype=bool)
     classes: dict[tuple[object, ...], list[_Part]] = {}
     for part in parts:
@@ -214,18 +308,20 @@ def _tile(known: Knowledge, array: Array, parts: Sequence[_Part], drawn: Sequenc
         classes.setdefault(key, []).append(part)
     failed: list[Access] = []
     chosen: list[list[Condition]] = [[]]
-    if not used & {number for ticket in drawn for number in blocks if number not in ticket.parts}:
+    blocks = {part.get_id(): part for whole in known.block_parts.values() for part in whole}
+    if not form.used & {number for ticket in drawn for number in blocks if number not in ticket.parts}:
         chosen += [[ticket.came_last] for ticket in drawn]
-    chosen.append([as_condition(part == 0) for number, part in blocks.items() if number not in used])
+    chosen.append([as_condition(part == 0) for number, part in blocks.items() if number not in form.used])
     for members in classes.values():
         first = members[0]
-        places = [table[first.threads] for table in first.tables]
+        tables = [*([] if division is None else [division.own]), *first.tables]
+        places = [table[first.threads] for table in tables]
         inside = np.ones(len(first.threads), dtype=bool)
         for values, width in zip(places, widths, strict=True):
             inside &= (values >= 0) & (values < width)
         if not inside.any():
             continue
-        if not any(_carried_out(known, array, members, block) for block in chosen):
+        if not any(_carried_out(known, array, members, form, again, block) for block in chosen):
             failed.append(first.access)
             continue
         filled[tuple(values[inside] for values in places)] = True
@@ -234,11 +330,33 @@ def _tile(known: Knowledge, array: Array, parts: Sequence[_Part], drawn: Sequenc
         raise _NotShown(f"{int((~filled).sum())} of the {filled.size} elements of a block's tile may not be stored{why}")
 
 
-def _carried_out(known: Knowledge, array: Array, members: Sequence[_Part], block: Sequence[Condition]) -> bool:
-    """True if a thread of a chosen block stores its element in one of several ways, wherever the element lies within the array."""
+def _carried_out(
+    known: Knowledge, array: Array, members: Sequence[_Part], form: _Form, again: Sequence[Condition], block: Sequence[Condition]
+) -> bool:
+    """True if a thread of a chosen block stores its element in one of several ways, wherever the element lies within the array.
+
+    In a loop, the thread comes to the element's turn: after each earlier turn, another one follows.
+    """
     first = members[0]
     premises: list[Condition] = [*first.alone, *block]
-    for index, extent in zip(first.indices, array.shape, strict=True):
+    later: list[Condition] = [*premises]
+    for axis, (index, extent) in enumerate(zip(first.indices, array.shape, strict=True)):
         premises += [index >= 0, index < as_term(extent)]
+        if first.turn is not None and axis == form.walked:
+            later.append(_a_turn_later(index, first.turn) < as_term(extent))
+    if form.division is not None and form.tiles is not None:
+        premises.append(form.division.dividend < form.tiles)
+        if first.turn is not None and form.division.walk.turns:
+            later.append(_a_turn_later(form.division.dividend, first.turn) < form.tiles)
+    if first.turn is not None:
+        prefix = known.recurrences[first.turn.get_id()].prefix
+        if not known.proves((*prefix, *later), conjunction(again)):
+            return False
     ways = [as_condition(conjunction(part.rest)) for part in members[:MAX_CASES]]
     return known.proves(premises, ways[0] if len(ways) == 1 else z3.Or(*ways))
+
+
+def _a_turn_later(term: z3.ArithRef, turn: z3.ArithRef) -> z3.ArithRef:
+    later = z3.substitute(term, (turn, turn + 1))
+    assert isinstance(later, z3.ArithRef)
+    return later

@@ -23,7 +23,7 @@ from gemmgen.proof.loops import Edge, run_loop
 from gemmgen.proof.semantics import execute
 from gemmgen.proof.solver import Solver
 from gemmgen.proof.terms import mentions
-from gemmgen.proof.values import Condition, Value, as_condition, choose, conjunction, constant
+from gemmgen.proof.values import Condition, Value, as_condition, choose, conjunction, constant, negation
 
 
 class Lifter:
@@ -128,6 +128,52 @@ class Lifter:
         if path is None or common is None or _shared(path, common) < len(common):
             return None
         return (*before, *path[len(common) :])
+
+    def guards_in_turn(self, header: int, block: int, path: Path) -> Path | None:
+        """Conditions under which a thread that begins a turn of a loop comes to a place in it, with those under which it enters the loop.
+
+        Loops within it are provided to end. None where the conditions are not known.
+        """
+        here, entry = self._paths.get(block), self._guards(header)
+        if here is None or entry is None or len(here) > len(path) or _shared(path, here) < len(here):
+            return None
+        found: Path = path[len(here) :]
+        while block != header:
+            dominator = self.flow.immediate_dominator(block)
+            if not self._always_in_turn(header, dominator, block):
+                path, common = self._paths[block], self._paths.get(dominator)
+                if common is None or _shared(path, common) < len(common):
+                    return None
+                found = (*path[len(common) :], *found)
+            block = dominator
+        return (*entry, *found)
+
+    def again(self, header: int) -> Path | None:
+        """Conditions under which a thread that begins a turn of a loop begins another one; None where they are not known."""
+        latches = [block for block in self.flow.predecessors[header] if block in self.flow.loops[header]]
+        path = self._paths.get(latches[0]) if len(latches) == 1 else None
+        if path is None:
+            return None
+        (latch,) = latches
+        found = self.guards_in_turn(header, latch, path)
+        if found is None or len(self.flow.successors[latch]) == 1:
+            return found
+        branches = [condition for _, condition in self.conditions(latches)]
+        if len(branches) != 1:
+            return None
+        return (*found, branches[0] if self.flow.successors[latch][0] == header else negation(branches[0]))
+
+    def _always_in_turn(self, header: int, start: int, block: int) -> bool:
+        """True if no way from one block of a loop to the turn's end, or out of the loop, misses another block."""
+        pending, seen = [start], {start}
+        while pending:
+            for target in self.flow.successors[pending.pop()]:
+                if target == header or target not in self.flow.loops[header]:
+                    return False
+                if target != block and target not in seen:
+                    seen.add(target)
+                    pending.append(target)
+        return True
 
     def deciding(self, block: int) -> frozenset[int]:
         """The basic blocks whose branches decide whether a thread comes to a block, provided that loops end."""
