@@ -31,6 +31,11 @@ LINE_FLOATS = CACHE_LINE_BYTES // 4
 MAX_LAUNCH_THREADS = 1024
 MAX_PACKED_FLOATS = 1 << 27
 """Floats of packed operands that one thread may need: half a gigabyte."""
+CHAINS = 8
+"""Sums that have to be worked on at the same time, so that none waits for its last addition: two a cycle, each of four cycles."""
+MAX_FITTED_ROWS = 16
+IN_PLACE_ROWS = 24
+IN_PLACE_FLOATS = 1 << 13
 SPARE_FLOATS = 64
 """Beyond the last panel of a packed operand, where the last square that is turned may write."""
 
@@ -102,6 +107,8 @@ class BlockedPlan:
     packs_right: bool
     masked: bool
     """True if tiles at an edge have separate functions; otherwise they are computed whole."""
+    fitted: bool
+    """True if tiles have the shapes that fit C best, and the right operand is packed only where that pays."""
     prefetch_left: int
     prefetch_right: int
     prefetch_c: bool
@@ -114,14 +121,37 @@ class BlockedPlan:
     """Steps along k that the depth of a slice is a multiple of. Where blocks of equal depth allow it, kernels cut k alike."""
 
     @property
-    def row_counts(self) -> range:
-        """Rows that a tile may have, those at the end of C included."""
-        return range(1, self.tile_rows + 1)
+    def row_limits(self) -> tuple[int, ...]:
+        """Rows that a tile of one vector may have, of two, and so on."""
+        if not self.fitted:
+            return (self.tile_rows,) * self.tile_vectors
+        sums, widest = self.tile_rows * self.tile_vectors, max(self.tile_vectors, CHAINS)
+        high = [max(self.tile_rows, min(MAX_FITTED_ROWS, sums // vectors)) for vectors in range(1, self.tile_vectors + 1)]
+        return (*high, *(min(self.tile_rows, max(1, CHAINS // vectors)) for vectors in range(self.tile_vectors + 1, widest + 1)))
 
     @property
-    def vector_counts(self) -> range:
-        """Vectors that the rows of a tile may have."""
-        return range(1, self.tile_vectors + 1)
+    def in_place_rows(self) -> int:
+        """Rows up to which a fitted kernel reads the right operand in place."""
+        return IN_PLACE_ROWS
+
+    @property
+    def in_place_floats(self) -> int:
+        """Elements of a slice of the right operand that a fitted kernel reads in place."""
+        return IN_PLACE_FLOATS
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the highest tile."""
+        return max(self.row_limits)
+
+    @property
+    def most_vectors(self) -> int:
+        """Vectors of the widest tile."""
+        return len(self.row_limits)
+
+    def shape_exists(self, rows: int, vectors: int) -> bool:
+        """True if there is a function for tiles of ``rows`` rows and ``vectors`` vectors."""
+        return rows <= self.row_limits[vectors - 1]
 
     @property
     def tile_columns(self) -> int:
@@ -484,9 +514,15 @@ def _blocked(
     if loops.instructions == "extension" and (architecture.name != "x86_64_v3" or loops.edges != "padded"):
         got = f"extension on {architecture.name} with {loops.edges} edges"
         reasons.append(Reason("extension", "loops.instructions", got, "x86_64_v3 and padded edges, or vector"))
-    if loops.edges == "masked" and not scalar and not architecture.masks:
+    if loops.edges == "fitted":
+        if not packs_right or packs_left:
+            name = "a" if swapped else "b"
+            reasons.append(Reason("edges", "loops.edges", f"fitted with pack: {loops.pack}", f"pack: {name}, or edges: masked"))
+        if loops.prefetch.packing or loops.prefetch.a or loops.prefetch.b:
+            reasons.append(Reason("edges", "loops.edges", "fitted with prefetched operands", "prefetch of c alone, or edges: masked"))
+    if loops.edges != "padded" and not scalar and not architecture.masks:
         need = f"padded: {architecture.name} has no masked loads and stores"
-        reasons.append(Reason("edges", "loops.edges", "masked", need, "edges: padded, pack: both"))
+        reasons.append(Reason("edges", "loops.edges", loops.edges, need, "edges: padded, pack: both"))
     for distance, packed, name in ((loops.prefetch.a, packs_a, "a"), (loops.prefetch.b, packs_b, "b")):
         if distance and not packed:
             need = f"0, or {name.upper()} packed; otherwise a prefetch may reach beyond its memory"
@@ -509,7 +545,8 @@ def _blocked(
         unroll=loops.unroll,
         packs_left=packs_left,
         packs_right=packs_right,
-        masked=loops.edges == "masked",
+        masked=loops.edges != "padded",
+        fitted=loops.edges == "fitted",
         prefetch_left=ahead[0],
         prefetch_right=ahead[1],
         prefetch_c=loops.prefetch.c,

@@ -93,9 +93,11 @@ class BlockedLoops(SpecModel):
     prefetch: Prefetch = Prefetch()
     unroll: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
     """Steps along k that one pass of the innermost loop makes."""
-    edges: Literal["masked", "padded"] = "masked"
+    edges: Literal["masked", "padded", "fitted"] = "masked"
     """Treatment of tiles that reach beyond C. ``masked``: a smaller micro-kernel for every extent, and masks for lanes;
-    ``padded``: the whole micro-kernel on zeros, its tile stored through a buffer."""
+    ``padded``: the whole micro-kernel on zeros, its tile stored through a buffer; ``fitted``: masks, and tiles of as many rows and vectors
+    as fit C best, narrow ones higher and low ones wider than the micro-kernel. ``fitted`` packs the operand that vectors are read from
+    (``pack: b``, or ``a`` if C is stored by columns), and that only where its copy is read often enough."""
     threads: Threads = Threads()
 
 

@@ -1,15 +1,10 @@
 enum { SQUARE = 8 };
 
-// Turns a square of eight rows, `stride` apart, into eight columns, `step` apart. Only `rows` of them are read, the
-// others count as zeros; columns are written whole, the first one first.
-static inline __attribute__((always_inline)) void transpose_square(const float *from, ptrdiff_t stride, const int rows,
-                                                                   float *to, ptrdiff_t step)
+// Turns the square of eight rows: columns are written whole, the first one first.
+static inline __attribute__((always_inline)) void transpose_rows(__m256 x[8], float *to, ptrdiff_t step)
 {
-    __m256 x[8], y[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i)
-        x[i] = i < rows ? _mm256_loadu_ps(from + i * stride) : _mm256_setzero_ps();
     // Pairs of neighbours, then pairs of pairs, each within a half of the register; the halves swap places last.
+    __m256 y[8];
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
         y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
@@ -28,4 +23,35 @@ static inline __attribute__((always_inline)) void transpose_square(const float *
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i)
         _mm256_storeu_ps(to + (i + 4) * step, _mm256_permute2f128_ps(x[i], x[i + 4], 0x31));
+}
+
+// Turns a square of eight rows, `stride` apart, into eight columns, `step` apart. Only `rows` of them are read, the
+// others count as zeros.
+static inline __attribute__((always_inline)) void transpose_square(const float *from, ptrdiff_t stride, const int rows,
+                                                                   float *to, ptrdiff_t step)
+{
+    __m256 x[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i)
+        x[i] = i < rows ? _mm256_loadu_ps(from + i * stride) : _mm256_setzero_ps();
+    transpose_rows(x, to, step);
+}
+
+// The same of `rows` rows and the first `steps` of their elements, as many as there are of both.
+static inline void transpose_part(const float *from, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t steps, float *to, ptrdiff_t step)
+{
+    const int lanes = steps < 8 ? (int)steps : 8;
+    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    __m256 x[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i)
+        x[i] = i < rows ? _mm256_maskload_ps(from + i * stride, mask) : _mm256_setzero_ps();
+    if (lanes == 8) {
+        transpose_rows(x, to, step);
+        return;
+    }
+    float columns[64];
+    transpose_rows(x, columns, 8);
+    for (int j = 0; j < lanes; ++j)
+        _mm256_storeu_ps(to + j * step, _mm256_loadu_ps(columns + 8 * j));
 }

@@ -15,3 +15,11 @@ static inline __attribute__((always_inline)) void transpose_square(const float *
     vst1q_f32(to + 2 * step, vcombine_f32(vget_high_f32(upper.val[0]), vget_high_f32(lower.val[0])));
     vst1q_f32(to + 3 * step, vcombine_f32(vget_high_f32(upper.val[1]), vget_high_f32(lower.val[1])));
 }
+
+// The same of `rows` rows and the first `steps` of their elements, as many as there are of both.
+static inline void transpose_part(const float *from, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t steps, float *to, ptrdiff_t step)
+{
+    for (ptrdiff_t j = 0; j < SQUARE && j < steps; ++j)
+        for (ptrdiff_t i = 0; i < SQUARE; ++i)
+            to[j * step + i] = i < rows ? from[i * stride + j] : 0.0f;
+}

@@ -52,6 +52,8 @@ def random_specs(draw: st.DrawFn) -> dict[str, Any]:
     blocks = {"m": tile["rows"] * draw(st.integers(1, 4)), "n": tile["columns"] * draw(st.integers(1, 4)), "k": draw(st.integers(1, 40))}
     prefetch = {name: draw(st.integers(0, 20)) if pack in (name, "both") else 0 for name in ("a", "b")}
     packing = pack != "none" and draw(st.booleans())
+    plain = not packing and not any(prefetch.values())
+    edges = ["padded"] if pack == "both" else ["fitted", "fitted"] if pack == right[0] and plain else []
     threads = {"count": draw(st.sampled_from([1, 1, 2, 3, "all"])), "divide": draw(st.sampled_from(["rows", "columns", "grid"]))}
     threads |= {"parts": draw(st.integers(1, 4)), "least_work": draw(st.sampled_from([1, 500]))}
     return blocked(
@@ -61,7 +63,7 @@ def random_specs(draw: st.DrawFn) -> dict[str, Any]:
         micro_kernel=tile,
         blocks=blocks,
         pack=pack,
-        edges=draw(st.sampled_from(["masked", "padded"])) if pack == "both" else "masked",
+        edges=draw(st.sampled_from(["masked", *edges])),
         unroll=draw(st.sampled_from([1, 2, 4, 8]) if packing else st.integers(1, 5)),
         prefetch={**prefetch, "c": draw(st.booleans()), "packing": packing},
         threads=threads,

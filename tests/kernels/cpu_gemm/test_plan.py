@@ -20,6 +20,8 @@ from kernels.cpu_gemm.specs import blocked
         ({"edges": "padded", "pack": "b"}, "edges", "loops.edges"),
         ({"pack": "a", "prefetch": {"b": 4}}, "prefetch", "loops.prefetch.b"),
         ({"pack": "none", "prefetch": {"packing": True}}, "prefetch", "loops.prefetch.packing"),
+        ({"edges": "fitted", "pack": "both"}, "edges", "loops.edges"),
+        ({"edges": "fitted", "pack": "b", "prefetch": {"b": 4}}, "edges", "loops.edges"),
         ({"unroll": 3, "prefetch": {"packing": True}}, "prefetch", "loops.unroll"),
         ({"blocks": {"m": 24, "n": 480_000, "k": 1000}}, "workspace", "loops.blocks"),
     ],
@@ -28,6 +30,11 @@ def test_what_cannot_work_is_rejected_with_its_reason(changes: dict[str, Any], c
     with pytest.raises(PlanError) as caught:
         gemmgen.plan(blocked(**changes))
     assert [(reason.code, reason.field) for reason in caught.value.reasons] == [(code, field)]
+
+
+def test_fitted_tiles_are_high_where_narrow_and_wide_where_low() -> None:
+    plan = gemmgen.plan(blocked(edges="fitted", pack="b", micro_kernel={"rows": 4, "columns": 24}))
+    assert plan.blocked.row_limits == (12, 6, 4, 2, 1, 1, 1, 1)
 
 
 def test_neon_has_no_masks() -> None:
