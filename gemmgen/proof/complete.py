@@ -68,18 +68,26 @@ def complete(lifter: Lifter, ordered: bool = False) -> Verdict:
     known, verdict = lifter.known, Verdict("complete")
     used = known.contract.used
     results = [array for array in known.contract.arrays.values() if array.writable and not array.workspace and used(array.name)]
-    stores = [access for access in known.lifted.accesses if access.writes and access.space not in ("shared", "local")]
     drawn = [ticket for ticket in tickets(lifter) if _is_drawn(lifter, ticket)] if ordered else []
     for array in results:
         verdict.obligations += 1
-        try:
-            _whole(lifter, array, stores, drawn)
+        if why := not_stored(lifter, array, drawn):
+            verdict.unproved.append(f"{array.name}: {why}")
+        else:
             verdict.proved += 1
-        except _NotShown as error:
-            verdict.unproved.append(f"{array.name}: {error}")
-        except NotEnumerable:
-            verdict.unproved.append(f"{array.name}: an index that is no sum of a part of the block and one of the thread")
     return verdict
+
+
+def not_stored(lifter: Lifter, array: Array, drawn: Sequence[Ticket] = ()) -> str:
+    """The reason why an element of an array may not be stored by any thread; empty if all are. Loops and waits are provided to end."""
+    stores = [access for access in lifter.known.lifted.accesses if access.writes and access.space not in ("shared", "local")]
+    try:
+        _whole(lifter, array, stores, drawn)
+    except _NotShown as error:
+        return str(error)
+    except NotEnumerable:
+        return "an index that is no sum of a part of the block and one of the thread"
+    return ""
 
 
 def _is_drawn(lifter: Lifter, ticket: Ticket) -> bool:

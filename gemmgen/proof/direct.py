@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
-from gemmgen.proof.data import Access
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import memory, once
 from gemmgen.proof.rings import Findings
@@ -26,10 +25,10 @@ def note_direct_accesses(
     solver: Solver,
     direct: Sequence[Instruction],
     sent: Collection[str],
-) -> Sequence[Access] | None:
+) -> Lifter | None:
     """Notes in ``found`` whether the accesses ``direct`` lie within their arrays, store no element twice and read no output.
 
-    Returns all accesses of the threads; None if these are not known.
+    Returns the threads as they were lifted; None if their accesses are not known.
 
     ``sent`` names the arrays that the copy engine stores to; direct stores to these stay unproved. If the kernel cannot be lifted, or time
     runs out, the reason is noted with ``memory`` and ``once``.
@@ -38,6 +37,8 @@ def note_direct_accesses(
         lifter = Lifter(module, function, contract, solver)
         lifter.known.of_ring = True
         lifter.lift()
+        if lifter.known.contradiction():
+            raise Unliftable(None, "the facts about this kernel contradict each other")
         verdicts = [memory(lifter), once(lifter)]
     except (Unliftable, OutOfTime) as error:
         why = str(error) or "the time is used up"
@@ -60,4 +61,4 @@ def note_direct_accesses(
             found.note("once", ("direct", access.instruction.line), name not in sent, f"{name} is stored by the copy engine as well")
         elif array is not None and array.role == "output":
             found.note("initialised", ("direct", access.instruction.line), False, f"reads {name}, which nothing wrote before the kernel")
-    return accesses if lost is None else None
+    return lifter if lost is None else None

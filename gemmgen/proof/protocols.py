@@ -13,6 +13,7 @@ from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.proof.boxes import stored_once, tiles
+from gemmgen.proof.complete import not_stored
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.coverage import Product, product_of
@@ -21,6 +22,7 @@ from gemmgen.proof.direct import note_direct_accesses
 from gemmgen.proof.filling import left_out
 from gemmgen.proof.fragments import Form, Fragments
 from gemmgen.proof.knowledge import Knowledge
+from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import Verdict
 from gemmgen.proof.registers import read_unwritten
 from gemmgen.proof.rings import PROPERTIES, Findings, Ring, follow, place_of
@@ -85,17 +87,19 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         ring.found.note("once", "boxes", not why, why)
     sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
     accesses: Sequence[Access] | None = ()
+    lifter: Lifter | None = None
     if ring.direct and uses_tensor_memory(function):
         accesses = None
         for name in ("memory", "once"):
             why = "results that threads store in a loop over tiles are not followed"
             ring.found.note(name, "direct", False, why, next(iter(ring.direct.values())))
     elif ring.direct:
-        accesses = note_direct_accesses(ring.found, module, function, contract, solver, list(ring.direct.values()), sent)
+        lifter = note_direct_accesses(ring.found, module, function, contract, solver, list(ring.direct.values()), sent)
+        accesses = None if lifter is None else lifter.known.lifted.accesses
     found = {name: _verdict(name, ring.found) for name in PROPERTIES}
     ready = found["once"].holds and found["progress"].holds
     missing = Verdict("complete", unproved=["once and progress must be proved first"])
-    found["complete"] = _complete(ring, runner, accesses, sequence, known, in_range) if ready and accesses is not None else missing
+    found["complete"] = _complete(ring, runner, lifter, sequence, known, in_range) if ready and accesses is not None else missing
     if any(array.workspace for array in contract.arrays.values()):
         fetched = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.fetched_maps}
         ready = all(found[name].holds for name in ("memory", "races", "progress"))
@@ -125,23 +129,24 @@ def _handover(contract: Contract, accesses: Sequence[Access], sent: Collection[s
 def _complete(
     ring: Ring,
     runner: Runner,
-    accesses: Sequence[Access],
+    lifter: Lifter | None,
     sequence: LaunchSequence,
     known: Knowledge,
     in_range: Callable[[Step], bool],
 ) -> Verdict:
-    """Every element of every result that the kernel is given leaves in a box."""
+    """Every element of every result that the kernel is given leaves in a box, or its threads store it."""
     verdict = Verdict("complete")
+    accesses = [] if lifter is None else lifter.known.lifted.accesses
     written = {access.address.base for access in accesses if access.writes and access.address is not None}
     counter = tiles(ring.sends, runner.steps, in_range) if ring.sends else None
     for array in known.contract.arrays.values():
         if not array.writable or array.workspace or not known.contract.used(array.name):
             continue
         verdict.obligations += 1
-        if isinstance(counter, str):
+        if lifter is not None and array.name in written:
+            why = not_stored(lifter, array)
+        elif isinstance(counter, str):
             why = counter
-        elif array.name in written:
-            why = "threads store it themselves"
         else:
             why = left_out(ring, array.name, counter, sequence, known, lambda content: _value(content, known))
         verdict.proved += not why
