@@ -71,7 +71,7 @@ def slips() -> list[Item]:
 
 
 def slip(item: Item) -> Record:
-    """Outcome of the field, with the hazard checks of an ordinary run, for a kernel with a slip."""
+    """Outcome of the field for a kernel with a slip."""
     _, spec, name, text = item
     plan = _planned(spec)
     known = {"spec": spec, "slip": name}
@@ -170,8 +170,8 @@ def timed(item: Item) -> Record:
     """Processor time of an instance's verification over the field, for each of its runs, beside an ordinary case of the same problems, and
     of all its runs beside the ordinary case of several whole tiles (for a GEMM 2 x 3 tiles, else the slowest of the problems).
 
-    Hazards are checked in ordinary cases and in the first run of each problem but the first, as in `gemmgen verify`; compilation and the
-    analysis of a program, which happen once, are left out."""
+    Hazards are checked in ordinary cases alone, as in `gemmgen verify`; compilation and the analysis of a program, which happen once, are
+    left out."""
     _, architecture, path = item
     listed_plan = plan = gemmgen.plan(Path(path), architecture)
     assert isinstance(listed_plan, KernelPlan)

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from gemmgen.emulator.tensor_core import exact_product
+
 Array = np.ndarray[Any, Any]
 
 MODULUS = (1 << 31) - 1
@@ -245,19 +247,23 @@ def matrix_product(left: Array, right: Array) -> Array:
     for begin in range(0, depth, 1 << 20):
         chosen = slice(begin, begin + (1 << 20))
         if short[0] is not None and short[1] is not None:
-            sums = (short[0][0][..., chosen] @ short[1][0][..., chosen, :]).astype(np.int64) % np.int64(MODULUS)
+            sums = _exact(short[0][0][..., chosen], short[1][0][..., chosen, :]).astype(np.int64) % np.int64(MODULUS)
             total = folded(total + (sums.astype(np.uint64) << np.uint64(short[0][1] + short[1][1])))
             continue
         a, b = left[..., chosen], right[..., chosen, :]
         parts = [(each & low).astype(np.float64) for each in (a, b)], [(each >> np.uint64(16)).astype(np.float64) for each in (a, b)]
         (a_low, b_low), (a_high, b_high) = parts
-        lows = folded((a_low @ b_low).astype(np.uint64))
+        lows = folded(_exact(a_low, b_low).astype(np.uint64))
         # One sum for both products across: below 2 * 2^20 * 2^31 < 2^53.
-        across = folded((a_low @ b_high + a_high @ b_low).astype(np.uint64))
-        highs = folded((a_high @ b_high).astype(np.uint64))
+        across = folded((_exact(a_low, b_high) + _exact(a_high, b_low)).astype(np.uint64))
+        highs = folded(_exact(a_high, b_high).astype(np.uint64))
         # 2^32 is 2 modulo 2^31 - 1.
         total = folded(total + lows + (across << np.uint64(16)) + (highs << np.uint64(1)))
     return canonical(total)
+
+
+def _exact(left: Array, right: Array) -> Array:
+    return exact_product(left, right.swapaxes(-1, -2))
 
 
 def _short(values: Array) -> tuple[Array, int] | None:

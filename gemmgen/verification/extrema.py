@@ -47,14 +47,14 @@ class Outcome:
     elements: int = 0
 
 
-def verify_extremum(plan: KernelPlan, binary: Binary, case: Case, extremum: Extremum, *, hazards: bool) -> Outcome:
+def verify_extremum(plan: KernelPlan, binary: Binary, case: Case, extremum: Extremum) -> Outcome:
     """The claim about a kernel that gives the best of each line of X, or its place, as Y."""
     programs = programs_of(plan, binary)
     rng = np.random.default_rng([case.seed, 43])
     traffic = Traffic()
     for number, values in enumerate(_adverse(plan, case, extremum, rng)):
         loads = DataLoads({"X"}, bytes_too=True)
-        got, given = _run(plan, binary, case, values, None, (loads,) if number == 0 else (), hazards and number == 0)
+        got, given = _run(plan, binary, case, values, None, (loads,) if number == 0 else ())
         if number == 0:
             traffic = Traffic(loads.bytes_of, set(loads.found))
         wrong = _difference(got, _best(values, extremum), _type_of(plan, "Y"), extremum)
@@ -70,7 +70,7 @@ def verify_extremum(plan: KernelPlan, binary: Binary, case: Case, extremum: Extr
     for number in range(_RUNS[size]):
         codes = rng.integers(1, residues.MODULUS if size == 4 else 1 << 16, _shape(plan, case), dtype=np.uint64)
         words = codes.astype(np.uint32 if size == 4 else np.uint16)
-        got, given = _run(plan, binary, case, words, arithmetic, (), hazards=False)
+        got, given = _run(plan, binary, case, words, arithmetic, ())
         wanted = _sums(given.view(words.dtype), extremum)
         if not extremum.order.indexed and got.itemsize == 2:
             wanted = residues.narrowed(wanted, 16).reshape(wanted.shape)
@@ -98,7 +98,6 @@ def _run(
     values: npt.NDArray[Any],
     arithmetic: Arithmetic | None,
     observers: tuple[DataLoads, ...],
-    hazards: bool,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Y, and X as the kernel read it."""
     memory = {array.name: CaseMemory.of(array, case) for array in plan.sequence.arrays if array.role != "workspace"}
@@ -106,7 +105,7 @@ def _run(
         memory["X"].view.view(values.dtype)[...] = values
     else:
         memory["X"].fill(values)
-    backend = EmulatorBackend(observers, hazards=hazards, arithmetic=arithmetic)
+    backend = EmulatorBackend(observers, hazards=False, arithmetic=arithmetic)
     backend.run(binary, plan.sequence, case.dimensions, {}, {name: piece.buffer for name, piece in memory.items()})
     return np.ascontiguousarray(memory["Y"].view), np.ascontiguousarray(memory["X"].view)
 

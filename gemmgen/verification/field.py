@@ -115,10 +115,11 @@ class FieldReport:
         return fields | ({"reason": self.reason} if self.reason else {})
 
 
-def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: bool = True, bits: int = WANTED_BITS) -> FieldReport:
+def verify_field(plan: KernelPlan, binary: Binary | None = None, *, bits: int = WANTED_BITS) -> FieldReport:
     """Runs an instance over the field as often as it takes to make a miss less likely than 2 to the minus ``bits``.
 
-    Without a ``binary``, the instance is compiled, for sm_80 if its own architecture is older.
+    Hazards are not checked, which ordinary cases do. Without a ``binary``, the instance is compiled, for sm_80 if its own architecture is
+    older.
     """
     started = time.perf_counter()
 
@@ -142,7 +143,7 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
     sizes = cases[0].dimensions
     if (extremum := getattr(oracle, "extremum", lambda plan: None)(plan)) is not None:
         try:
-            found = verify_extremum(plan, binary, cases[0], extremum, hazards=hazards)
+            found = verify_extremum(plan, binary, cases[0], extremum)
         except KernelFault as fault:
             unknown = isinstance(fault.__cause__, NoFieldMeaning)
             return report("not claimed" if unknown else "wrong", str(fault.__cause__ if unknown else fault).splitlines()[0], 1, 0.0, sizes)
@@ -155,16 +156,14 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
         if choices := flow.dependence((), flow.flagged_words.tests | flow.infinity_tests).choices:
             return report("not claimed", f"a choice depends on data: {choices[0].text.strip()}", 0, 0.0, sizes)
     elements, total, miss_bits = 0, 0, math.inf
-    for index, case in enumerate(cases):
-        # The first problem is an ordinary case too, and hazards are checked there.
-        watched = hazards and (index > 0 or len(cases) == 1)
+    for case in cases:
         kept = miss_bits_of_kept_codes(plan, oracle, case) if stages is None else 0.0
         ways = [(kept, True)] * (_runs(bits, kept) <= _runs(bits, by_hashes)) + [(by_hashes, False)]
         for per_run, keeps in ways:
             runs = _runs(bits, per_run)
             try:
                 for seed in range(runs):
-                    wrong, compared, doubt = _run(plan, binary, reference, case, seed, watched and seed == 0, keeps)
+                    wrong, compared, doubt = _run(plan, binary, reference, case, seed, keeps)
                     if doubt:
                         return report("not claimed", doubt, seed + 1, 0.0, case.dimensions)
                     if wrong:
@@ -249,7 +248,6 @@ def _run(
     reference: Reference,
     case: Case,
     seed: int,
-    hazards: bool,
     keeps: bool = False,
 ) -> tuple[str, int, str]:
     """One run: the first wrong element, the number of elements compared, and why nothing can be claimed. ``keeps`` codes of 16 bits."""
@@ -257,7 +255,7 @@ def _run(
     elements, pool = _kept_codes(plan, case)
     token = residues.interned.set(residues.Interned(rng, elements, residues.POISONED - 1 - pool) if keeps else None)
     try:
-        return _run_on(plan, binary, reference, case, seed, hazards, rng)
+        return _run_on(plan, binary, reference, case, seed, rng)
     finally:
         residues.interned.reset(token)
 
@@ -268,7 +266,6 @@ def _run_on(
     reference: Reference,
     case: Case,
     seed: int,
-    hazards: bool,
     rng: np.random.Generator,
 ) -> tuple[str, int, str]:
     """One run with the numbers of 16 bits that have been set up."""
@@ -294,7 +291,7 @@ def _run_on(
         loads, before, product, flows = staged.loads, staged.before, staged.product, flows[stages.launches :]
     else:
         loads = DataLoads(data, bytes_too=any(flow.flagged_words.tests for flow in flows))
-        backend = EmulatorBackend((loads,) if first_run else (), hazards=hazards, arithmetic=FIELD)
+        backend = EmulatorBackend((loads,) if first_run else (), hazards=False, arithmetic=FIELD)
         backend.run(binary, plan.sequence, case.dimensions, scalars, {name: piece.buffer for name, piece in memory.items()})
     compared = 0
     for name, index, values in reference.results(case, before, scalars, product):

@@ -33,7 +33,7 @@ def judged(name: str, *changes: tuple[str, str]) -> FieldReport:
         assert old in text, old
         text = text.replace(old, new)
     binary = compile_source(text, architecture=plan.architecture.name, options=COMPILE_OPTIONS, name="changed.cu")
-    return verify_field(plan, binary, hazards=False)
+    return verify_field(plan, binary)
 
 
 @pytest.mark.parametrize("name", CLAIMED if ALL else CLAIMED[1:3])

@@ -16,9 +16,12 @@ from gemmgen.kernels import part
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.digests import program_digests
+from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import Binary, compile_source
 from gemmgen.verification.field import WANTED_BITS, FieldReport, verify_field
+from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.runner import verify_case
 
 from .field_mutants import NARROW_OF_EACH, WIDE_COUNT, Slip, narrow_slips, wide_slips
 
@@ -65,6 +68,14 @@ def judged(slip: Slip) -> FieldReport | str:
     return verify_field(plan, binary, bits=1)
 
 
+def ordinary_failures(spec: str, text: str, name: str | None = None) -> list[str]:
+    """The failures of a changed kernel in its ordinary cases, or in those of a name."""
+    plan, binary, backend = plan_of(spec), compiled(spec, text), EmulatorBackend()
+    cases = [case for case in oracle_of(plan.spec.kind).cases(plan) if name in (None, case.name)]
+    results = [verify_case(plan, binary, backend, case) for case in cases]
+    return [result.failure or "" for result in results if not result.passed]
+
+
 @pytest.mark.parametrize("name", PASSING)
 def test_a_correct_kernel_passes(name):
     report = verify_field(plan_of(name), bits=1)
@@ -79,7 +90,7 @@ def test_the_text_states_the_probability():
 
 
 def test_float32_takes_one_run_of_each_problem():
-    assert verify_field(plan_of("gemm/v0_naive")).runs == 4
+    assert verify_field(plan_of("gemm/v0_naive")).runs == 2
 
 
 PLANES = "gemm/split_precision/mma_sync/f16x3_64x64"
@@ -144,30 +155,25 @@ def test_a_slip_of_one_thread_is_caught(slip):
 @pytest.mark.parametrize("slip", wide_slips(source_of) if ALL else wide_slips(source_of)[::120], ids=lambda slip: slip.name)
 def test_a_changed_index_is_caught(slip):
     report = judged(slip)
-    if isinstance(report, FieldReport):
-        assert report.outcome == "wrong"
+    if isinstance(report, FieldReport) and report.outcome != "wrong":
+        # Some slips only read beyond the end of small arrays.
+        assert any("out of bounds" in failure for failure in ordinary_failures(slip.spec, slip.text))
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("n - block_n - copy_column_b", "n - block_n + copy_column_b"), ("k - copy_column_a", "k + copy_column_a")]
+    ("case", "old", "new"),
+    [
+        ("k of 1", "n - block_n - copy_column_b", "n - block_n + copy_column_b"),
+        ("k of 1", "k - copy_column_a", "k + copy_column_a"),
+        ("n one above a tile", "block_n + kTileN <= n;", "block_n - kTileN <= n;"),
+    ],
 )
-def test_reads_beyond_the_rows_of_the_first_tile_are_caught(old, new):
+def test_ordinary_cases_show_reads_beyond_small_arrays(case, old, new):
     text = source_of("gemm/v3_double_buffer")
-    call = next(line for line in text.splitlines() if "load_global_edge_tile" in line and f"{old});" in line)
-    report = judged(Slip("gemm/v3_double_buffer", new, text.replace(call, call.replace(old, new), 1)))
-    assert isinstance(report, FieldReport)
-    assert report.outcome == "wrong"
-    assert "out of bounds" in report.reason
-
-
-def test_copies_that_take_a_cut_tile_for_a_whole_one_are_caught():
-    old = "block_n + kTileN <= n;"
-    text = source_of("gemm/v3_double_buffer")
-    assert old in text
-    report = judged(Slip("gemm/v3_double_buffer", old, text.replace(old, "block_n - kTileN <= n;")))
-    assert isinstance(report, FieldReport)
-    assert report.outcome == "wrong"
-    assert "out of bounds" in report.reason
+    line = next(line for line in text.splitlines() if old in line and ("load_global_edge_tile" in line or "bool inside" in line))
+    failures = ordinary_failures("gemm/v3_double_buffer", text.replace(line, line.replace(old, new), 1), case)
+    assert failures
+    assert all("out of bounds" in failure for failure in failures)
 
 
 def test_stores_between_the_rows_of_the_result_are_caught():
@@ -338,5 +344,5 @@ def test_products_of_kept_numbers_are_exact():
 
 def test_kernels_of_16_bits_take_one_run_of_each_problem():
     report = verify_field(plan_of("gemm/mma_sync/bf16/32x32"))
-    assert report.runs == 4
+    assert report.runs == 2
     assert report.miss_bits > WANTED_BITS

@@ -40,10 +40,9 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: GemmPlan) -> list[Case]:
-    """Whole tiles, several in each direction; several of which the last is not whole, with gaps of different lengths between the rows of
-    each matrix: equal leading dimensions would hide the error of using one for another; and two of few steps, where what is read past
-    a row's end is soon past the array's: less than a tile in each direction, and a whole step of tiles of which some are cut. There are
-    fewer tiles or steps where the elements would be more than codes of 16 bits."""
+    """Whole tiles, several in each direction; and several of which the last is cut, with gaps of different lengths between the rows of each
+    matrix: equal leading dimensions would hide the error of using one for another. There are fewer tiles or steps where the elements of
+    small types would be more than codes of 16 bits."""
     whole, padded = (next((case for case in cases(plan) if case.name == name), None) for name in _CASES)
     all_cases = []
     if whole is not None:
@@ -52,27 +51,27 @@ def field_cases(plan: GemmPlan) -> list[Case]:
         fewer = [(rows * plan.tile_m, columns * plan.tile_n, depth) for rows, columns in tiles for depth in depths]
         all_cases.append(_first_that_fits(plan, whole, [(m, n, k), *fewer], _whole))
     if padded is not None:
-        m, n, k = (padded.dimensions[name] for name in "mnk")
-        few = plan.tile_n + 1
-        wanted = [(m, n + plan.tile_n, k), (m, few, k), (m, few, plan.step_k + plan.step_k // 2 + 1), (m, few, plan.step_k + 1)]
-        all_cases.append(_first_that_fits(plan, padded, wanted, _padded))
-        if not plan.least_depth:
-            half_m, half_n = plan.tile_m // 2 + 1, plan.tile_n // 2 + 1
-            less = _padded(plan, padded, (half_m, half_n, plan.step_k // 2 + 1))
-            sizes = [(plan.tile_m + rows, plan.tile_n + columns, plan.step_k) for rows, columns in ((half_m, half_n), (half_m, 1), (1, 1))]
-            cut = _first_that_fits(plan, padded, sizes, _padded)
-            all_cases += [replace(less, name="less than one tile"), replace(cut, name="one step of cut tiles")]
+        k, step = padded.dimensions["k"], plan.step_k
+        rows, columns = plan.tile_m // 2 + 3, plan.tile_n // 4 + 1
+        several, depths = (plan.tile_m + rows, plan.tile_n + columns), (k, step + step // 2 + 1, step + 1)
+        few = ((plan.tile_m + 3, plan.tile_n + 1), (plan.tile_m + 3, plan.tile_n // 2 + 1))
+        sizes = [(*several, depth) for depth in depths] + [(m, n, depth) for m, n in few for depth in depths]
+        all_cases.append(_first_that_fits(plan, padded, sizes, _padded))
     return all_cases
 
 
 def _first_that_fits(
     plan: GemmPlan, case: Case, wanted: list[tuple[int, int, int]], problem: Callable[[GemmPlan, Case, tuple[int, int, int]], Case]
 ) -> Case:
-    """The first of these problems whose elements of 16 bits are no more than there are codes; the first of all if none is so small, or if
-    other sizes would not be cut along k alike."""
-    shrinks = not plan.least_depth and isinstance(plan.spec.decomposition, DataParallel)
-    problems = [problem(plan, case, sizes) for sizes in (wanted if shrinks else wanted[:1])]
-    return next((each for each in problems if _elements(plan, each) < residues.POISONED), problems[0])
+    """The first of these problems whose elements of 16 bits and less are no more than there are codes of 16 bits; the first of all if none is
+    so small. Where blocks divide k, all have the same depth, and where planes need one, all have the same size."""
+    if plan.least_depth:
+        wanted = wanted[:1]
+    elif not isinstance(plan.spec.decomposition, DataParallel):
+        wanted = [sizes for sizes in wanted if sizes[2] == wanted[0][2]]
+    problems = (problem(plan, case, sizes) for sizes in wanted)
+    found = next((each for each in problems if _elements(plan, each) < residues.POISONED), None)
+    return problem(plan, case, wanted[0]) if found is None else found
 
 
 def _whole(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
@@ -81,8 +80,8 @@ def _whole(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
 
 
 def _elements(plan: GemmPlan, case: Case) -> int:
-    """Elements of 16 bits of a problem."""
-    arrays = [array for array in plan.sequence.arrays if array.role != "workspace" and residues.CODE_BITS.get(array.type) == 16]
+    """Elements of 16 bits and less of a problem."""
+    arrays = [array for array in plan.sequence.arrays if array.role != "workspace" and residues.CODE_BITS.get(array.type, 32) <= 16]
     return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) * (array.reads + array.writes) for array in arrays)
 
 
