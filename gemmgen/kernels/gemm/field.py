@@ -63,8 +63,8 @@ def field_cases(plan: GemmPlan) -> list[Case]:
 def _first_that_fits(
     plan: GemmPlan, case: Case, wanted: list[tuple[int, int, int]], problem: Callable[[GemmPlan, Case, tuple[int, int, int]], Case]
 ) -> Case:
-    """The first of these problems whose elements of 16 bits and less are no more than there are codes of 16 bits; the first of all if none is
-    so small. Where blocks divide k, all have the same depth, and where planes need one, all have the same size."""
+    """The first of these problems whose elements of at most 16 bits are no more than there are codes of 16 bits; the first of all if none
+    is so small. Where blocks divide k, all have the same depth, and where planes need one, all have the same size."""
     if plan.least_depth:
         wanted = wanted[:1]
     elif not isinstance(plan.spec.decomposition, DataParallel):
