@@ -27,7 +27,7 @@ from gemmgen.proof.knowledge import Knowledge, Path
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import MAX_CASES, Verdict, element_indices, first_choice, place
 from gemmgen.proof.polynomials import Monomial
-from gemmgen.proof.tickets import Ticket, tickets
+from gemmgen.proof.tickets import Ticket, is_drawn, tickets
 from gemmgen.proof.values import Condition, Value, as_condition, as_term, conjunction, conjuncts, floor_divide
 from gemmgen.proof.walks import Division, numbers_of_divisions, walk_of
 
@@ -68,7 +68,7 @@ def complete(lifter: Lifter, ordered: bool = False) -> Verdict:
     known, verdict = lifter.known, Verdict("complete")
     used = known.contract.used
     results = [array for array in known.contract.arrays.values() if array.writable and not array.workspace and used(array.name)]
-    drawn = [ticket for ticket in tickets(lifter) if _is_drawn(lifter, ticket)] if ordered else []
+    drawn = [ticket for ticket in tickets(lifter) if is_drawn(lifter, ticket)] if ordered else []
     for array in results:
         verdict.obligations += 1
         if why := not_stored(lifter, array, drawn):
@@ -88,20 +88,6 @@ def not_stored(lifter: Lifter, array: Array, drawn: Sequence[Ticket] = ()) -> st
     except NotEnumerable:
         return "an index that is no sum of a part of the block and one of the thread"
     return ""
-
-
-def _is_drawn(lifter: Lifter, ticket: Ticket) -> bool:
-    """True if one of the blocks that share a counter comes last: all add to it, and their number is waited for."""
-    known, atomic = lifter.known, ticket.atomic
-    if not ticket.complete or not known.proves((), ticket.sharing == ticket.last + 1) or atomic.instruction.guard is not None:
-        return False
-    guards = lifter.guards(atomic.block, atomic.path)
-    if guards is None:
-        return False
-    zero = [(value.z3, z3.IntVal(0)) for value in known.thread.values() if not isinstance(value.term, int)]
-    first = [z3.substitute(as_condition(condition), *zero) for condition in (*known.facts, *guards)]
-    facts, goals = first[: len(known.facts)], first[len(known.facts) :]
-    return known.solver.proves(facts, z3.And(*goals) if goals else z3.BoolVal(True))
 
 
 def _whole(lifter: Lifter, array: Array, stores: Sequence[Access], drawn: Sequence[Ticket]) -> None:

@@ -156,6 +156,7 @@ class Contract:
         for constraint in sequence.constraints:
             self.facts.append(terms.condition(constraint.condition.tree))
         self._terms = terms
+        self._zero_bytes = sequence.workspace_zero_bytes
         self._assumed_apart = assumed_apart(sequence)
         self.arrays = {array.name: self._array(array) for array in sequence.arrays}
         self.threads = launch.block
@@ -236,6 +237,11 @@ class Contract:
     def term(self, formula: Formula) -> z3.ArithRef:
         """A formula of the launch's dimensions. Raises ``Inexpressible``."""
         return as_term(self._terms.term(formula.tree))
+
+    @property
+    def zero_bytes(self) -> z3.ArithRef:
+        """Bytes at the start of the workspace that are 0 before a run, and after it. Raises ``Inexpressible``."""
+        return self.term(self._zero_bytes)
 
     def step_of(self, name: str) -> int:
         """The number that a dimension is a multiple of: it is so many times its symbol."""

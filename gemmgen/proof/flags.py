@@ -8,7 +8,7 @@ its wait. So every wait ends, provided that the other blocks run while block 0 w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import z3
@@ -48,6 +48,11 @@ def ended_waits(lifter: Lifter) -> frozenset[int]:
     if not _Protocol(lifter, ended).holds():
         return frozenset()
     return frozenset(id(lifter.flow.blocks[wait.header][0]) for wait in ended)
+
+
+def words_become_zero(lifter: Lifter) -> bool:
+    """True if every word that a block stores is waited for, and set to 0 again. The waits must be proved to end."""
+    return _Protocol(lifter, waits(lifter)).all_cleared()
 
 
 def waits(lifter: Lifter) -> list[Wait]:
@@ -207,6 +212,86 @@ class _Protocol:
         theirs = other.term(wait.address)
         premises = [*clear.path, *other.facts, *other.conditions(wait.access.path), clear.address.z3 == theirs]
         return known.proves(premises, self._one_wait(other, wait.access.turns[:-1]))
+
+    def all_cleared(self) -> bool:
+        """True if one of the waits is for every word that a block stores, and a store of 0 follows it on every way."""
+        return any(self._waits_for_all(wait) and self._always_cleared(wait) for wait in self._waits)
+
+    def _waits_for_all(self, wait: Wait) -> bool:
+        """True if for each block but the first a thread comes to the wait for its word, in some turn of one loop around it."""
+        flow, known = self._lifter.flow, self._known
+        around = [header for header, blocks in flow.loops.items() if wait.header in blocks and header != wait.header]
+        turns, threads = wait.access.turns[:-1], known.contract.launch.block
+        tid = known.thread["x"]
+        release = [store for store in self._stores if store.address is not None and self._number(store.instruction) != 0]
+        if len(around) != 1 or len(turns) != 1 or threads[1:] != (1, 1) or isinstance(tid.term, int) or len(release) != 1:
+            return False
+        (header,), (turn,), (released,) = around, turns, release
+        assert released.address is not None
+        other, symbol = z3.Int("the other block"), known.block["x"].z3
+        word = z3.substitute(released.address.z3, (symbol, other))
+        origin = z3.simplify(
+            z3.substitute(wait.address, (tid.z3, z3.IntVal(0)), (turn, z3.IntVal(0))) - z3.substitute(word, (other, z3.IntVal(0)))
+        )
+        number = known.polynomials.of(released.address.z3).get((symbol.get_id(),), 0)
+        if not z3.is_int_value(origin) or number < 1:
+            return False
+        here = [(tid.z3, (other - origin.as_long() // number) % threads[0]), (symbol, z3.IntVal(0))]
+        first = z3.substitute(wait.address, *here, (turn, z3.IntVal(0)))
+        step = known.polynomials.of(wait.address).get((turn.get_id(),), 0)
+        guards = self._lifter.guards_of_loop(header)
+        if step <= 0 or guards is None or not self._passes(header, wait):
+            return False
+        if not known.proves(released.path, z3.And(symbol >= 1, known.linear_thread.z3 == 0)):
+            return False
+        last, before = (word - first) / step, z3.Int("a turn before")
+        premises = [*known.contract.facts, other >= 1, other < known.contract.grid[0]]
+        goals = [last >= 0, z3.substitute(wait.address, *here, (turn, last)) == word]
+        goals += [z3.substitute(as_condition(guard), *here, (turn, z3.IntVal(0))) for guard in guards]
+        own = [symbol for symbol in known.private if not any(symbol.eq(each) for each in (tid.z3, known.block["x"].z3, turn))]
+        if any(mentions(as_condition(guard), own) for guard in guards) or mentions(wait.address, own):
+            return False
+        stays: list[tuple[int, z3.BoolRef]] = []
+        for block in self._lifter.ways_out(header):
+            conditions = [condition for _, condition in self._lifter.conditions([block])]
+            if len(conditions) != 1 or mentions(as_condition(conditions[0]), own):
+                return False
+            taken_stays = flow.successors[block][0] in flow.loops[header]
+            stays.append((block, as_condition(conditions[0]) if taken_stays else z3.Not(as_condition(conditions[0]))))
+        for block, stay in stays:
+            after_wait = wait.after in flow.dominators[block]
+            in_turn = z3.And(before >= 0, before < last if after_wait else before <= last)
+            goals.append(z3.Implies(in_turn, z3.substitute(stay, *here, (turn, before))))
+        return all(known.solver.proves(premises, goal) for goal in goals)
+
+    def _passes(self, header: int, wait: Wait) -> bool:
+        """True if every turn of a loop that is not left comes past a wait."""
+        return not self._leads(header, {wait.after}, flow_out=False)
+
+    def _always_cleared(self, wait: Wait) -> bool:
+        """True if a thread stores a 0 to its word after every wait."""
+        clears = {
+            store.block
+            for store in self._stores
+            if store.instruction.guard is None and self._number(store.instruction) == 0 and self._cleared_after(wait, store)
+        }
+        return bool(clears) and (wait.after in clears or not self._leads(wait.after, clears, flow_out=True))
+
+    def _leads(self, start: int, avoiding: Collection[int], *, flow_out: bool) -> bool:
+        """True if a way from a basic block comes to the start of a turn of a loop around it, or (``flow_out``) leaves the loop."""
+        flow = self._lifter.flow
+        around = [header for header, blocks in flow.loops.items() if start in blocks]
+        seen, pending = set[int](), [start]
+        while pending:
+            block = pending.pop()
+            for target in () if block == flow.end else flow.successors[block]:
+                outside = any(target not in flow.loops[header] for header in around)
+                if target in around or (outside and flow_out) or (target == flow.end and flow_out):
+                    return True
+                if target not in seen and target not in avoiding and not outside:
+                    seen.add(target)
+                    pending.append(target)
+        return False
 
     def _inner(self, wait: Wait) -> list[int]:
         """Headers of the loops that do not contain a wait."""

@@ -11,21 +11,27 @@ Three protocols are known:
 - *Words*: a block waits until a word is not 0 (``gemmgen.proof.flags``). The word holds the partial result, and its loads and stores
   are single accesses at the scope of the device.
 
-That a block reads the right elements is not part of this property.
+With tickets, blocks of other counters store no element that a block loads. Counters and words lie in the part of the workspace that is 0
+before a run, and are 0 again after it. That a block reads all of the right elements is not part of this property.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import gcd
 
 import z3
 
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.proof.data import Access
-from gemmgen.proof.flags import Wait, strong, waits
+from gemmgen.proof.flags import Wait, strong, waits, words_become_zero
+from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import OtherThread, Verdict, place
-from gemmgen.proof.tickets import Ticket, tickets
+from gemmgen.proof.obligations import OtherThread, Verdict, grouped, place
+from gemmgen.proof.polynomials import Monomial
+from gemmgen.proof.terms import node_of
+from gemmgen.proof.tickets import Ticket, beside_counters, is_drawn, is_reset, tickets
+from gemmgen.proof.values import Condition, as_term
 
 SCOPES = ("gpu", "sys")
 
@@ -46,14 +52,23 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
         verdict.unproved += [f"{place(access)}: the launch before may still run" for access in here if not _waited(lifter, access)]
     if any(access.writes for access in here) and not all(access.kind == "store" for access in here):
         ready = tickets(lifter)
+        mixed = _stored_and_loaded(accesses, here)
         if ready:
-            verdict.unproved += _by_ticket(lifter, here, ready[0])
+            verdict.unproved += _by_ticket(lifter, here, mixed, ready[0])
         elif ended:
-            verdict.unproved += _by_words(lifter, here)
+            verdict.unproved += _by_words(lifter, here, mixed)
         else:
             verdict.unproved.append("blocks read data that blocks of this launch store, by no known protocol")
     verdict.proved = verdict.obligations - len(verdict.unproved)
     return verdict
+
+
+def _stored_and_loaded(accesses: Sequence[Access], besides: Sequence[Access]) -> list[Access]:
+    """Accesses to arrays that a kernel stores to and loads from, but for those given."""
+    others = [access for access in accesses if access.address is not None and not any(access is each for each in besides)]
+    stored = {access.address.base for access in others if access.writes and access.address is not None}
+    loaded = {access.address.base for access in others if access.kind != "store" and access.address is not None}
+    return [access for access in others if access.address is not None and access.address.base in stored & loaded]
 
 
 def _waited(lifter: Lifter, access: Access) -> bool:
@@ -71,10 +86,15 @@ def _waited(lifter: Lifter, access: Access) -> bool:
     return False
 
 
-def _by_words(lifter: Lifter, accesses: Sequence[Access]) -> list[str]:
+def _by_words(lifter: Lifter, accesses: Sequence[Access], mixed: Sequence[Access]) -> list[str]:
     """The accesses to a workspace whose kernel waits for words there that are no part of this protocol."""
-    awaited = waits(lifter)
+    awaited, known, zero = waits(lifter), lifter.known, lifter.known.contract.zero_bytes
     found: list[str] = []
+    if not words_become_zero(lifter):
+        found.append(f"{place(awaited[0].access)}: words may not be 0 again after they are waited for")
+    for access in mixed:
+        if not known.proves(access.path, known.block["x"].z3 == 0):
+            found.append(f"{place(access)}: blocks that wait for no words store and load elements of one array")
     for access in accesses:
         assert access.address is not None
         single = access.kind != "atomic" and strong(access.instruction) and not any(access.instruction.has(word) for word in ("v2", "v4"))
@@ -82,6 +102,8 @@ def _by_words(lifter: Lifter, accesses: Sequence[Access]) -> list[str]:
             found.append(f"{place(access)}: no single access at the scope of the device")
         elif not access.writes and not any(_is_of(lifter, access, wait) for wait in awaited):
             found.append(f"{place(access)}: it does not wait for the word that it loads")
+        elif not known.proves(access.path, access.address.z3 + as_term(access.size) <= zero):
+            found.append(f"{place(access)}: the word may lie beyond the bytes of the workspace that are 0 before a launch")
     return found
 
 
@@ -92,16 +114,34 @@ def _is_of(lifter: Lifter, access: Access, wait: Wait) -> bool:
     return access is wait.access or (first and lifter.known.proves((), access.address.z3 == wait.address))
 
 
-def _by_ticket(lifter: Lifter, accesses: Sequence[Access], ticket: Ticket) -> list[str]:
+def _by_ticket(lifter: Lifter, accesses: Sequence[Access], mixed: Sequence[Access], ticket: Ticket) -> list[str]:
     """The accesses to a workspace that the protocol of tickets does not order."""
     known, atomic = lifter.known, ticket.atomic
     instruction = atomic.instruction
     if not instruction.has("acq_rel") or not any(instruction.has(scope) for scope in SCOPES):
         return [f"{place(atomic)}: it does not release and acquire at the scope of the device"]
     assert atomic.address is not None
+    if not is_reset(lifter, ticket) or not is_drawn(lifter, ticket, (ticket.sharing >= 2,)):
+        return [f"{place(atomic)}: the counter may not be 0 again after the last block"]
+    zero = known.contract.zero_bytes
+    if not known.proves(atomic.path, atomic.address.z3 + as_term(atomic.size) <= zero):
+        return [f"{place(atomic)}: the counter may lie beyond the bytes of the workspace that are 0 before a launch"]
     first = OtherThread(known, same_block=True)
     drawing = [*first.facts, *first.conditions(atomic.path)]
     found: list[str] = []
+    loads = [access for access in accesses if not access.writes]
+    stores = [access for access in accesses if access.writes and access is not atomic and not any(access is each for each in ticket.resets)]
+    if not stores:
+        found.append("no partial result is stored")
+    for access in mixed:
+        if not known.proves(access.path, ticket.holds):
+            found.append(f"{place(access)}: blocks that did not come last store and load elements of one array")
+    for name in {access.address.base for access in mixed if access.address is not None}:
+        own = [access for access in mixed if access.address is not None and access.address.base == name]
+        if not _apart_from_other_counters(known, ticket, own, [access for access in own if access.writes]):
+            found.append(f"{place(own[0])}: a block of another counter may store what this block loads")
+    if loads and not _apart_from_other_counters(known, ticket, loads, stores):
+        found.append(f"{place(loads[0])}: a block of another counter may store what this block loads")
     for access in accesses:
         assert access.address is not None
         if access is atomic:
@@ -111,11 +151,56 @@ def _by_ticket(lifter: Lifter, accesses: Sequence[Access], ticket: Ticket) -> li
                 found.append(f"{place(access)}: loads through the cache of constant data do not see stores of this launch")
             elif not known.proves(access.path, ticket.came_last):
                 found.append(f"{place(access)}: a block may load here that did not come last")
+            elif not beside_counters(known, access, atomic):
+                found.append(f"{place(access)}: it may load a counter")
             continue
-        from_counter = z3.simplify(access.address.z3 - atomic.address.z3, som=True)
-        if z3.is_int_value(from_counter) and from_counter.as_long() == 0:
-            continue  # the counter, which a block resets that came last
+        if any(access is reset for reset in ticket.resets):
+            continue
+        if not known.proves(access.path, access.address.z3 >= zero):
+            found.append(f"{place(access)}: it may store to bytes of the workspace that must be 0 after a launch")
         before = access.barriers[0].z3 < first.term(atomic.barriers[0].z3)
         if not known.solver.proves([*known.facts, *access.path, *drawing], before):
             found.append(f"{place(access)}: no barrier lies between this store and the addition to the counter")
+    return found
+
+
+def _apart_from_other_counters(known: Knowledge, ticket: Ticket, loads: Sequence[Access], stores: Sequence[Access]) -> bool:
+    """True if a block that another counter belongs to stores no byte that a block loads."""
+    other = OtherThread(known, same_block=False)
+    differ: list[z3.BoolRef] = []
+    for axis, parts in known.block_parts.items():
+        named = [part for part in parts if part.get_id() in ticket.parts]
+        whole = known.block[axis].term
+        differing = [whole] if len(named) == len(parts) and not isinstance(whole, int) else named
+        differ += [part != other.term(part) for part in differing]
+    for load in grouped(known, loads):
+        for store in grouped(known, stores):
+            one, two = load.first, store.first
+            assert one.address is not None and two.address is not None
+            mine, theirs = one.address.z3, other.term(two.address.z3)
+            apart = z3.Or(mine + as_term(one.size) + load.span <= theirs, theirs + other.term(as_term(two.size)) + store.span <= mine)
+            premises = [*known.facts, *other.facts, *one.path, *other.conditions(two.path), z3.Or(*differ)]
+            if not known.solver.proves([*premises, *_multiples_apart(known, mine - theirs)], apart):
+                return False
+    return True
+
+
+def _multiples_apart(known: Knowledge, difference: z3.ArithRef) -> list[Condition]:
+    """For each part ``d E`` of a difference with a number E of the problem: it is 0 if d is, and at least E away from 0 otherwise."""
+    problem = {symbol.get_id() for symbol in known.contract.symbols.values()}
+    by_extent: dict[Monomial, dict[Monomial, int]] = {}
+    for monomial, number in known.polynomials.of(difference).items():
+        extent = tuple(factor for factor in monomial if node_of(known.polynomials.term(factor)).symbols <= problem)
+        rest = tuple(factor for factor in monomial if factor not in extent)
+        if extent and rest:
+            by_extent.setdefault(extent, {})[rest] = number
+    found: list[Condition] = []
+    for extent, numbers in by_extent.items():
+        unit = gcd(*numbers.values())
+        size = z3.Product(*map(known.polynomials.term, extent))
+        parts = [(number // unit, z3.Product(*map(known.polynomials.term, rest))) for rest, number in numbers.items()]
+        count, times = z3.Sum(*[number * part for number, part in parts]), z3.Sum(*[number * part * size for number, part in parts])
+        found.append(z3.Implies(count == 0, times == 0))
+        found.append(z3.Implies(z3.And(size >= 0, count >= 1), times >= size))
+        found.append(z3.Implies(z3.And(size >= 0, count <= -1), times <= -size))
     return found

@@ -112,6 +112,10 @@ class Lifter:
         found = self._guards(block)
         return None if found is None else (*found, *path[len(here) :])
 
+    def guards_of_loop(self, header: int) -> Path | None:
+        """Conditions under which a thread comes to a loop, and others that hold in its first turn; None if not known."""
+        return self._guards(header) if header in self._paths else None
+
     def relative_path(self, block: int, path: Path) -> Path | None:
         """The conditions of a path behind the start of a basic block; None if the path does not lead through it."""
         here = self._paths.get(block)

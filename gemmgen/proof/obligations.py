@@ -493,7 +493,7 @@ class _Group:
         return max(self.offsets)
 
 
-def _groups(known: Knowledge, accesses: Sequence[Access]) -> list[_Group]:
+def grouped(known: Knowledge, accesses: Sequence[Access]) -> list[_Group]:
     """Accesses whose array is known, by condition, interval and the part of their addresses that is not constant."""
     found: dict[tuple[object, ...], list[tuple[int, Access]]] = {}
     for access in accesses:
@@ -542,7 +542,7 @@ def races(lifter: Lifter, uniform: bool, inside: bool = True) -> Verdict:
     other = OtherThread(known, same_block=True)
     apart = _apart(known, other)
     meetings: dict[tuple[object, ...], bool] = {}
-    groups = _groups(known, accesses)
+    groups = grouped(known, accesses)
     for number, one in enumerate(groups):
         for two in groups[number:]:
             if verdict.hopeless:

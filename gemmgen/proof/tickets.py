@@ -40,6 +40,10 @@ class Ticket:
     """The old number that is waited for."""
     complete: bool
     """True if the block that reads this number sets the flag."""
+    old: z3.ArithRef
+    """The number that a block's thread 0 reads."""
+    resets: tuple[Access, ...]
+    """The stores of 0 to a block's own counter, by its thread 0 if the block came last."""
 
 
 def common_loads(known: Knowledge) -> frozenset[int]:
@@ -94,10 +98,48 @@ def _ticket(lifter: Lifter, atomic: Access, old: Value) -> Ticket | None:
     # No more blocks than the number that is waited for, and no other statement that changes a counter.
     if not known.proves((), z3.Implies(sharing >= 2, sharing <= last + 1)) and not known.proves(atomic.path, sharing <= last + 1):
         return None
-    if not _reaches(lifter, stored, loaded[0]) or not all(_leaves(known, access, atomic, old, last) for access in _others(known, atomic)):
+    others = _others(known, atomic)
+    resets = tuple(access for access in others if _resets(known, access, atomic, old, last))
+    if not _reaches(lifter, stored, loaded[0]):
+        return None
+    if not all(any(access is reset for reset in resets) or beside_counters(known, access, atomic) for access in others):
         return None
     sets = known.proves((old.z3 == last,), number.z3 != 0)
-    return Ticket(z3.Or(loaded[1].z3 != 0, sharing <= 1), parts, atomic, loaded[1].z3 != 0, sharing, last, sets)
+    return Ticket(z3.Or(loaded[1].z3 != 0, sharing <= 1), parts, atomic, loaded[1].z3 != 0, sharing, last, sets, old.z3, resets)
+
+
+def is_drawn(lifter: Lifter, ticket: Ticket, premises: Sequence[Condition] = ()) -> bool:
+    """True if one of the blocks that share a counter comes last: all add to it, and their number is waited for."""
+    known, atomic = lifter.known, ticket.atomic
+    if not ticket.complete or not known.proves(premises, ticket.sharing == ticket.last + 1) or atomic.instruction.guard is not None:
+        return False
+    guards = lifter.guards(atomic.block, atomic.path)
+    if guards is None:
+        return False
+    zero = _first_thread(known)
+    first = [z3.substitute(as_condition(condition), *zero) for condition in (*known.facts, *premises, *guards)]
+    facts, goals = first[: len(first) - len(guards)], first[len(first) - len(guards) :]
+    return known.solver.proves(facts, z3.And(*goals) if goals else z3.BoolVal(True))
+
+
+def is_reset(lifter: Lifter, ticket: Ticket) -> bool:
+    """True if thread 0 of the block that came last stores 0 to its counter."""
+    known, atomic = lifter.known, ticket.atomic
+    drawing = lifter.guards(atomic.block, atomic.path)
+    for reset in ticket.resets:
+        guards = None if reset.turns or reset.instruction.guard is not None else lifter.guards(reset.block, reset.path)
+        if drawing is None or guards is None:
+            continue
+        terms = (*known.facts, *drawing, ticket.old == ticket.last, *guards)
+        first = [z3.substitute(as_condition(condition), *_first_thread(known)) for condition in terms]
+        facts, goals = first[: len(first) - len(guards)], first[len(first) - len(guards) :]
+        if known.solver.proves(facts, z3.And(*goals) if goals else z3.BoolVal(True)):
+            return True
+    return False
+
+
+def _first_thread(known: Knowledge) -> list[tuple[z3.ArithRef, z3.ArithRef]]:
+    return [(value.z3, z3.IntVal(0)) for value in known.thread.values() if not isinstance(value.term, int)]
 
 
 def _naming(known: Knowledge, address: z3.ArithRef) -> frozenset[int] | None:
@@ -174,7 +216,7 @@ def _reaches(lifter: Lifter, stored: Access, loaded: Access) -> bool:
     guards = lifter.guards(stored.block, stored.path)
     if guards is None:
         return False
-    zero = [(value.z3, z3.IntVal(0)) for value in known.thread.values() if not isinstance(value.term, int)]
+    zero = _first_thread(known)
     shared = [as_condition(condition) for condition in loaded.path if not known.depends_on_thread(condition)]
     of_first = [z3.substitute(as_condition(condition), *zero) for condition in (*known.facts, *guards)]
     facts, goals = of_first[: len(known.facts)], of_first[len(known.facts) :]
@@ -205,7 +247,7 @@ def _behind_barrier(lifter: Lifter, stored: Access, loaded: Access) -> bool:
     branch = lifter.relative_path(before, stored.path)
     if branch is None:
         return False
-    zero = [(value.z3, z3.IntVal(0)) for value in known.thread.values() if not isinstance(value.term, int)]
+    zero = _first_thread(known)
     return known.proves((), z3.And(*[z3.substitute(as_condition(condition), *zero) for condition in branch]))
 
 
@@ -221,15 +263,20 @@ def _others(known: Knowledge, atomic: Access) -> Sequence[Access]:
     ]
 
 
-def _leaves(known: Knowledge, access: Access, atomic: Access, old: Value, last: z3.ArithRef) -> bool:
-    """True if a store changes no counter, or is the 0 of the block that came last in its own counter."""
+def _resets(known: Knowledge, access: Access, atomic: Access, old: Value, last: z3.ArithRef) -> bool:
+    """True for a store of 0 by the block that came last, in its own counter."""
+    assert atomic.address is not None
+    if access.address is None or not any(mine is access and value.constant == 0 for mine, value in known.numbers):
+        return False
+    own = z3.simplify(access.address.z3 - atomic.address.z3, som=True)
+    return z3.is_int_value(own) and own.as_long() == 0 and access.size == atomic.size and known.proves(access.path, old.z3 == last)
+
+
+def beside_counters(known: Knowledge, access: Access, atomic: Access) -> bool:
+    """True if an access touches no counter of any block."""
     assert atomic.address is not None
     if access.address is None or access.address.base is None:
         return False
-    if any(mine is access and value.constant == 0 for mine, value in known.numbers):
-        own = z3.simplify(access.address.z3 - atomic.address.z3, som=True)
-        if z3.is_int_value(own) and own.as_long() == 0 and access.size == atomic.size and known.proves(access.path, old.z3 == last):
-            return True
     # Counters of other blocks: every part of the block's index once more.
     private = [(part, z3.Const(f"{part}''", part.sort())) for parts in known.block_parts.values() for part in parts]
     counter = z3.substitute(atomic.address.z3, *private)
