@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import reprlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -161,3 +162,8 @@ def parse_dimensions(context: click.Context, parameter: click.Parameter, text: s
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
         raise click.BadParameter(f"{text!r}: expected one to three positive numbers separated by commas, such as 4 or 4,2,1")
     return sizes
+
+
+def usable_processors() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

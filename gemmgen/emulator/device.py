@@ -495,7 +495,7 @@ class Device:
         """The launch by compiled code; None, with nothing changed, if it may have hazards or the kernel cannot be compiled."""
         program = known.program
         is_plain = self.arithmetic is REAL and self.schedule is None and not self.maps and not program.entry.directives.keys() & _CLUSTERS
-        if not self.hazards or known.follows_loads or not is_plain or native_threads.is_for_lanes(program, grid, block):
+        if not self.hazards or known.follows_loads or not is_plain or native_threads.is_for_lanes(program, grid, block, self.jobs):
             return None
         if not known.is_tried:
             if known.work + native_threads.expected_work(program, grid, block) < native_threads.ENOUGH_WORK:
@@ -521,6 +521,7 @@ class Device:
             block,
             shared_bytes,
             progress,
+            self.jobs,
         )
         if outcome is None:
             known.compiled.failures += 1

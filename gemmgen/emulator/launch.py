@@ -209,7 +209,7 @@ def _launch(
         )
         is_plain = not given and overlaps is None and not overlapped and lanes_per_wave is None and type(schedule) is MinimumBlock
         try:
-            if not (is_plain and _run_compiled(waves, progress)):
+            if not (is_plain and _run_compiled(waves, jobs, progress)):
                 execute(waves, jobs if overlaps is None and not overlapped else 1, progress)
         except FollowLoads:
             # Arrays still hold their contents from before the launch.
@@ -242,14 +242,14 @@ def _launch(
     )
 
 
-def _run_compiled(waves: Waves, progress: Progress | None) -> bool:
+def _run_compiled(waves: Waves, jobs: int, progress: Progress | None) -> bool:
     """Runs a large launch by compiled code; False, with nothing changed, if it may have hazards or the kernel cannot be compiled."""
     program, memory = waves.program, waves.memory
     unfit = waves.arithmetic is not REAL or memory.maps or int(np.prod(waves.cluster)) != 1 or waves.explicit_cluster
     if (
         unfit
         or native_threads.expected_work(program, waves.grid, waves.block) < native_threads.LARGE_LAUNCH
-        or native_threads.is_for_lanes(program, waves.grid, waves.block)
+        or native_threads.is_for_lanes(program, waves.grid, waves.block, jobs)
     ):
         return False
     kernel = native_threads.remembered_kernel(program)
@@ -279,6 +279,7 @@ def _run_compiled(waves: Waves, progress: Progress | None) -> bool:
         waves.block,
         (waves.shared_bytes, waves.needed),
         progress,
+        jobs,
     )
     if outcome is None:
         kernel.failures += 1

@@ -319,6 +319,8 @@ _HALF_FORMS = {
     "fma": "odd_sum({} * {}, {})",
     "min": "smaller_double({}, {})",
     "max": "larger_double({}, {})",
+    "neg": "-{}",
+    "abs": "fabs({})",
 }
 
 
@@ -478,12 +480,17 @@ _UNORDERED = {"equ": "eq", "ltu": "lt", "leu": "le", "gtu": "gt", "geu": "ge"}
 @_translation("setp")
 def _setp(run: Run, inst: Instruction) -> None:
     type_name = inst.type
-    if type_name not in _INTEGERS | _BITS | {"f32", "f64"}:
+    if type_name in ("f16", "bf16"):
+        (a,), (b,) = (_half_values(run, operand, inst, type_name) for operand in inst.operands[1:3])
+    elif type_name not in _INTEGERS | _BITS | {"f32", "f64"}:
         raise Untranslated(type_name)
-    a, b = (run.read(inst, operand, type_name) for operand in inst.operands[1:3])
+    else:
+        a, b = (run.read(inst, operand, type_name) for operand in inst.operands[1:3])
     if inst.has("ftz"):
+        if type_name != "f32":
+            raise Untranslated("ftz")
         a, b = f"flushed({a})", f"flushed({b})"
-    holds = _comparison(inst.modifiers[0], a, b, is_float=type_name[0] == "f")
+    holds = _comparison(inst.modifiers[0], a, b, is_float="f" in type_name)
     other, combine = "", inst.first_of(("and", "or", "xor"))
     if combine is not None:
         operand = inst.operands[3]
@@ -499,6 +506,35 @@ def _setp(run: Run, inst: Instruction) -> None:
         raise Untranslated("setp")
     run.write(inst, destination.first, "pred", f"({holds}){other}")
     run.write(inst, destination.second, "pred", f"!({holds}){other}")
+
+
+@_translation("set")
+def _set(run: Run, inst: Instruction) -> None:
+    """A comparison as a number."""
+    result, type_name = inst.types
+    _only(inst, *_ORDERED, *_UNORDERED, "ne", "neu", "num", "nan", *(("ftz",) if type_name == "f32" else ()))
+    if type_name in _HALVES:
+        elements = [_half_values(run, operand, inst, type_name) for operand in inst.operands[1:3]]
+        holds = [_comparison(inst.modifiers[0], a, b, is_float=True) for a, b in zip(*elements, strict=True)]
+    elif type_name in _INTEGERS | _BITS | {"f32", "f64"}:
+        a, b = (run.read(inst, operand, type_name) for operand in inst.operands[1:3])
+        if inst.has("ftz"):
+            a, b = f"flushed({a})", f"flushed({b})"
+        holds = [_comparison(inst.modifiers[0], a, b, is_float=type_name[0] == "f")]
+    else:
+        raise Untranslated(type_name)
+    size = TYPE_BYTES[result]
+    ones = {"f32": 0x3F800000, "f16": 0x3C00, "f16x2": 0x3C00, "bf16": 0x3F80, "bf16x2": 0x3F80}
+    one = ones.get(result, 0xFFFF if len(holds) == 2 else (1 << 8 * size) - 1)
+    terms = [f"(({each}) ? 0x{one:x}u : 0u) << {16 * place}" for place, each in enumerate(holds)]
+    run.write(inst, inst.operands[0], f"b{8 * size}", " | ".join(terms))
+
+
+def _half_values(run: Run, operand: Operand, inst: Instruction, type_name: str) -> list[str]:
+    """The elements of a float16 or bfloat16 operand as float64."""
+    count, kind = _HALVES[type_name], type_name.removesuffix("x2")
+    value = run.read(inst, operand, f"b{16 * count}")
+    return [f"double_of_{kind}((uint16_t)({value} >> {16 * element}))" for element in range(count)]
 
 
 def _comparison(name: str, a: str, b: str, *, is_float: bool) -> str:
@@ -614,13 +650,24 @@ def _cvt(run: Run, inst: Instruction) -> None:
     if {to, source} & {"f16", "bf16"} and "f32" in (to, source):
         _narrow(run, inst, run.read(inst, inst.operands[1], "f32" if source == "f32" else "b16"))
         return
-    value = run.read(inst, inst.operands[1], source)
     integers = {*_INTEGERS, "u8", "s8"}
+    if source in ("f16", "bf16") and to not in ("f16", "bf16"):
+        (value,) = _half_values(run, inst.operands[1], inst, source)
+    else:
+        value = run.read(inst, inst.operands[1], source)
+    if to in ("f16", "bf16") and (source == "f64" or (source in integers and TYPE_BYTES[source] <= 4)):
+        _only(inst, "rn")
+        run.write(inst, inst.operands[0], "b16", f"bits_of_{to}((double){value})")
+        return
+    if to == "f64" and source in ("f16", "bf16"):
+        _only(inst)
+        run.write(inst, inst.operands[0], "b64", f"raw_double({value} != {value} ? (double)NAN : {value})")
+        return
     if to in integers:
         if source in integers:
             _only(inst)
             result = f"({C_TYPES[to]}){value}"
-        elif source in ("f32", "f64"):
+        elif source in ("f32", "f64", "f16", "bf16"):
             result = _whole_number(inst, to, source, value)
         else:
             raise Untranslated(source)

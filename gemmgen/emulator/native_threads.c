@@ -1,5 +1,6 @@
 // What every compiled kernel begins with (gemmgen/emulator/native_threads.py), behind native_runs.c: memory with its checks, and the course of
 // blocks. Threads run one after another, each up to its next barrier. An access that is not certainly free of hazards gives the launch up.
+#include <sched.h>
 #include <stdlib.h>
 
 enum { EXITED, GIVEN_UP, AT_BARRIER, IN_WARP, RUNNING };
@@ -18,7 +19,7 @@ struct Who { uint32_t thread, warp, me, many, of_warp, blocks, launch, block, ph
 struct Region {
   uint64_t start, size;
   uint8_t *read, *written, *updated;  // flags of units; null: none yet
-  uint64_t units;  // 0 if nobody asks for flags
+  uint64_t units;
   int32_t unit_shift;
   uint8_t writable, watched, partly, met;  // partly: some page is not wholly written; met: an access has
 };
@@ -43,12 +44,14 @@ struct Context {
   uint64_t bytes;  // of memory
   int32_t *hints;
   int32_t why, place;
+  int32_t shares;  // other contexts run blocks of the launch at the same time
+  int32_t *lock;
 };
 
 struct Site { int32_t kind, form; };
 enum { BARRIER, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_BUTTERFLY, SHUFFLE_INDEX, VOTE_ALL, VOTE_ANY, VOTE_UNIFORM, VOTE_BALLOT, WARP_BARRIER,
        REDUX_ADD, REDUX_MIN, REDUX_MAX, REDUX_SMIN, REDUX_SMAX, REDUX_AND, REDUX_OR, REDUX_XOR, BARRIER_POPC, BARRIER_AND, BARRIER_OR,
-       MATCH_ANY };
+       MATCH_ANY, MATCH_ALL, ACTIVE };
 
 struct Thread {
   int32_t at, state, site;
@@ -86,9 +89,14 @@ static inline struct Region *place(const struct Context *c, int32_t *hint, uint6
   return address & (width - 1) ? 0 : r;
 }
 
-static __attribute__((noinline)) uint8_t *new_flags(const struct Region *r) { return r->units ? calloc(r->units, 1) : 0; }
+static __attribute__((noinline)) int first_flags(uint8_t **place, const struct Region *r) {
+  uint8_t *none = 0, *flags = calloc(r->units, 1);
+  if (!flags) return 0;
+  if (!__atomic_compare_exchange_n(place, &none, flags, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) free(flags);
+  return 1;
+}
 static inline void touch(uint8_t **place, const struct Region *r, uint64_t offset, uint32_t width) {
-  if (UNLIKELY(!*place) && !(*place = new_flags(r))) return;
+  if (UNLIKELY(!*place) && !first_flags(place, r)) return;
   uint8_t *flags = *place;
   if (r->unit_shift == 0) {
     memset(flags + offset, 1, width);
@@ -179,26 +187,43 @@ static inline int is_written(const struct Context *c, uint64_t offset, uint32_t 
   for (uint32_t i = 0; i < width; ++i) if (flags[i]) return 0;
   return 1;
 }
+static void lock(struct Context *c) { while (c->shares && __atomic_exchange_n(c->lock, 1, __ATOMIC_ACQUIRE)) sched_yield(); }
+static void unlock(struct Context *c) { if (c->shares) __atomic_store_n(c->lock, 0, __ATOMIC_RELEASE); }
+static int make_own(struct Context *c, uint64_t page) {
+  if (c->own_flags[page]) return 1;
+  uint8_t *own = malloc(PAGE);
+  if (!own) return 0;
+  if (c->unwritten[page]) memcpy(own, c->unwritten[page], PAGE); else memset(own, 1, PAGE);
+  c->unwritten[page] = own;
+  __atomic_store_n(&c->own_flags[page], 1, __ATOMIC_RELEASE);
+  return 1;
+}
 static __attribute__((noinline)) int note_written(struct Context *c, uint64_t offset, uint32_t width) {
   const uint64_t page = offset >> PAGE_SHIFT;
   if (c->page_state[page] == WHOLE) return 1;
-  if (!c->own_flags[page]) {
-    uint8_t *own = malloc(PAGE);
-    if (!own) return 0;
-    if (c->unwritten[page]) memcpy(own, c->unwritten[page], PAGE); else memset(own, 1, PAGE);
-    c->unwritten[page] = own;
-    c->own_flags[page] = 1;
+  if (!__atomic_load_n(&c->own_flags[page], __ATOMIC_ACQUIRE)) {
+    lock(c);
+    const int made = make_own(c, page);
+    unlock(c);
+    if (!made) return 0;
   }
   memset(c->unwritten[page] + (offset & (PAGE - 1)), 0, width);
   return 1;
 }
-static __attribute__((noinline)) int save(struct Context *c, uint64_t page) {
+static int copy_page(struct Context *c, uint64_t page) {
+  if (c->saved[page]) return 1;
   uint8_t *copy = malloc(PAGE);
   if (!copy) return 0;
   const uint64_t start = page << PAGE_SHIFT;
   memcpy(copy, c->memory + start, c->bytes - start < PAGE ? c->bytes - start : PAGE);
-  c->saved[page] = copy;
+  __atomic_store_n(&c->saved[page], copy, __ATOMIC_RELEASE);
   return 1;
+}
+static __attribute__((noinline)) int save(struct Context *c, uint64_t page) {
+  lock(c);
+  const int copied = copy_page(c, page);
+  unlock(c);
+  return copied;
 }
 
 static inline const uint8_t *read_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w, int constant) {
@@ -221,15 +246,23 @@ static inline uint8_t *write_global(struct Context *c, int32_t *hint, uint64_t a
   if (!note_write(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch)) return 0;
   return c->memory + offset;
 }
-static inline uint8_t *update_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
+// An atomic operation, or a load whose value one checks.
+static inline uint8_t *update_or_guess(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w, int guesses) {
   struct Region *r = place(c, hint, address, width);
   if (UNLIKELY(!r || !r->writable || !r->watched)) return 0;
   const uint64_t offset = address - c->base;
   if (UNLIKELY(!c->saved[offset >> PAGE_SHIFT]) && !save(c, offset >> PAGE_SHIFT)) return 0;
   if (UNLIKELY(r->partly) && !is_written(c, offset, width)) return 0;
-  touch(&r->updated, r, address - r->start, width);
+  touch(guesses ? &r->read : &r->updated, r, address - r->start, width);
   if (!note_update(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch)) return 0;
   return c->memory + offset;
+}
+
+static inline uint8_t *update_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
+  return update_or_guess(c, hint, address, width, w, 0);
+}
+static inline uint8_t *guess_global(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
+  return update_or_guess(c, hint, address, width, w, 1);
 }
 
 // Shared memory. Its granules that nothing has written have no writer of this block.
@@ -261,6 +294,10 @@ static inline uint8_t *update_shared(struct Context *c, uint64_t address, uint32
   return note_update(w, g, width >> SHARED_SHIFT, w->block) ? c->shared + address : 0;
 }
 
+static inline uint8_t *guess_shared(struct Context *c, uint64_t address, uint32_t width, const struct Who *w) {
+  return update_shared(c, address, width, w);
+}
+
 static inline uint8_t *at_local(struct Context *c, uint64_t address, uint32_t width, const struct Who *w, int writes) {
   if (UNLIKELY(address >= LOCAL_BYTES || LOCAL_BYTES - address < width || (address & (width - 1)))) return 0;
   const uint64_t offset = (SUSPENDS ? (uint64_t)w->thread * LOCAL_BYTES : 0) + address;
@@ -279,10 +316,22 @@ static uint8_t *write_generic(struct Context *c, int32_t *hint, uint64_t address
   if (address >> 32 == LOCAL_WINDOW >> 32) return at_local(c, address - LOCAL_WINDOW, width, w, 1);
   return write_global(c, hint, address, width, w);
 }
-static uint8_t *update_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
+static inline uint8_t *update_or_guess_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w, int guesses) {
   if (address >> 32 == SHARED_WINDOW >> 32) return update_shared(c, address - SHARED_WINDOW, width, w);
   if (address >> 32 == LOCAL_WINDOW >> 32) return 0;
-  return update_global(c, hint, address, width, w);
+  return update_or_guess(c, hint, address, width, w, guesses);
+}
+static uint8_t *update_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
+  return update_or_guess_generic(c, hint, address, width, w, 0);
+}
+static uint8_t *guess_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
+  return update_or_guess_generic(c, hint, address, width, w, 1);
+}
+
+// A sum of float64 takes a NaN as it is, quiet or not.
+static inline uint64_t sum_of_bits(uint64_t old, uint64_t value) {
+  const double a = double_of(old), b = double_of(value);
+  return b != b ? value : a != a ? old : raw_double(a + b);
 }
 
 #define MOVES(bits) \

@@ -9,6 +9,7 @@ translation, with strong accesses whose order decides about results, or with reg
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.errors import EmulatorError
 from gemmgen.emulator.geometry import Dim3, Geometry
+from gemmgen.emulator.hazards.compare_and_swap_guesses import guesses
 from gemmgen.emulator.hazards.sites import granules
 from gemmgen.emulator.hazards.undefined import find_undefined, results_of, sources_of
 from gemmgen.emulator.instructions.forms import check_form
@@ -69,7 +71,12 @@ LAST_TIME = (1 << 21) - 64
 _SECONDS_OF_A_STEP = 0.1
 _THREAD_LIMIT = 1 << 32
 """Turns of loops of one thread from which it seems to wait for another one."""
-_STRONG = ("volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio")
+_WAITING_LIMIT = 1 << 24
+"""The same of kernels with accesses that threads may wait with."""
+_ALONE_SECONDS = 0.2
+"""Seconds of a launch from which several threads of this process share its blocks."""
+_SHARED_STEP_SECONDS = 0.05
+_STRONG = ("volatile", "relaxed", "acquire")
 _UPDATES = {"add": "{old} + {value}", "and": "{old} & {value}", "or": "{old} | {value}", "xor": "{old} ^ {value}"}
 _AXES = {"x": 0, "y": 1, "z": 2}
 _SPECIALS = {
@@ -110,6 +117,8 @@ ENOUGH_WORK = 1_000_000
 """Instructions, as far as they can be foreseen, from which a kernel is compiled."""
 MANY_THREADS = 8192
 """Threads of a launch from which vectors of lanes are worth their overhead."""
+_MANY_JOBS = 4
+"""Threads of this process that are faster together than vectors of lanes in one."""
 LARGE_LAUNCH = 50_000_000
 """Such instructions from which a launch without a device is tried by compiled code."""
 _TURNS = 20
@@ -149,7 +158,8 @@ class _Context(ctypes.Structure):
         ("counts", ctypes.c_void_p),
         ("bytes", ctypes.c_uint64),
         ("hints", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("why", "place")),
+        *((name, ctypes.c_int32) for name in ("why", "place", "shares")),
+        ("lock", ctypes.c_void_p),
     ]
 
 
@@ -168,6 +178,13 @@ class _Thread(Run):
         self.undefined = find_undefined(program)
         """Registers that may hold no value."""
         self.floating = _floating(program)
+        self.is_ordered = False
+        """True if the order of atomic operations may decide about results."""
+        self.waits = False
+        """True if a thread may wait in a loop for what another one does."""
+        self.carries = any(inst.has("cc") for block in program.blocks for inst in block.body)
+        if self.carries:
+            self.slots["carry"] = 0
 
     def kept(self, register: Register) -> str:
         """The type of a register's C variable: a float where it mostly holds one, so that compilers keep it among floats."""
@@ -262,6 +279,9 @@ class _Thread(Run):
         site = len(self.sites)
         self.sites.append(f"{{{kind}, {int(inst.has('aligned'))}}}")
         saved, back = [], []
+        if self.carries:
+            saved.append("t->s[0] = carry;")
+            back.append("carry = t->s[0];")
         for group in self.program.registers.values():
             for register in group:
                 if register.name in live:
@@ -311,9 +331,11 @@ def _special(name: str) -> str | None:
 _Translate = Callable[[_Thread, Instruction, frozenset[str]], None]
 
 
-def _plain(inst: Instruction) -> None:
-    if any(inst.has(word) for word in _STRONG) or any("cluster" in word for word in inst.modifiers):
-        raise Untranslated("a strong access")
+def _check_scope(run: _Thread, inst: Instruction) -> None:
+    """Strong accesses are taken as plain ones: threads that exchange data by them conflict then, and the launch is given up."""
+    if any("cluster" in word for word in inst.modifiers) or inst.has("mmio"):
+        raise Untranslated("an access of a cluster")
+    run.waits |= any(inst.has(word) for word in _STRONG)
 
 
 def _pointer(run: _Thread, inst: Instruction, operand: Operand, width: int, kind: str) -> str:
@@ -322,7 +344,7 @@ def _pointer(run: _Thread, inst: Instruction, operand: Operand, width: int, kind
     if space == "shared":
         return f"{kind}_shared(c, {address}, {width}, &w)"
     if space == "local":
-        if kind == "update":
+        if kind in ("update", "guess"):
             raise Untranslated("an atomic operation on local memory")
         return f"at_local(c, {address}, {width}, &w, {int(kind == 'write')})"
     if space == "generic":
@@ -332,14 +354,15 @@ def _pointer(run: _Thread, inst: Instruction, operand: Operand, width: int, kind
 
 
 def _load(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
-    _plain(inst)
+    _check_scope(run, inst)
     elements = inst.operands[0].elements if isinstance(inst.operands[0], Vector) else (inst.operands[0],)
     size = TYPE_BYTES[inst.type]
     width = size * len(elements)
     if size > 8 or width > 32:
         raise Untranslated("a wide load")
     moved = inst.type if inst.type[0] in "us" else f"b{size * 8}"
-    lines = [f"const uint8_t *p = {_pointer(run, inst, inst.operands[1], width, 'read')};", f"if (UNLIKELY(!p)) GIVE_UP({inst.line});"]
+    kind = "guess" if inst in guesses(run.program) else "read"
+    lines = [f"const uint8_t *p = {_pointer(run, inst, inst.operands[1], width, kind)};", f"if (UNLIKELY(!p)) GIVE_UP({inst.line});"]
     for place, element in enumerate(elements):
         if isinstance(element, Sink):
             continue
@@ -354,7 +377,7 @@ def _load(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
 
 
 def _store(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
-    _plain(inst)
+    _check_scope(run, inst)
     elements = inst.operands[1].elements if isinstance(inst.operands[1], Vector) else (inst.operands[1],)
     size = TYPE_BYTES[inst.type]
     width = size * len(elements)
@@ -377,27 +400,92 @@ def _bits(run: _Thread, inst: Instruction, operand: Operand, size: int) -> str:
 
 
 def _atomic(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
-    """Integer operations whose order does not matter, and whose results nobody reads."""
-    if any(inst.has(word) for word in ("acquire", "release", "acq_rel", "sc", "cta", "cluster", "v2", "v4", "v8")):
-        raise Untranslated("an ordering operation")
+    """A read, an update and a write. Threads take turns in the order in which they run, which is one of those that a GPU may take."""
+    if any(inst.has(word) for word in ("cta", "cluster", "v2", "v4", "v8", "async", "mmio")):
+        raise Untranslated("this atomic operation")
     has_result = inst.opcode == "atom"
-    if has_result and isinstance(inst.operands[0], Register) and inst.operands[0].name in live:
-        raise Untranslated("the result of an atomic operation")
+    result = inst.operands[0] if has_result else Sink()
+    if isinstance(result, Register) and result.name not in live:
+        result = Sink()
     operation, kind = inst.first_of(("add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas")), inst.type
-    address, value = inst.operands[int(has_result) :][:2]
-    if kind[0] not in "bus" or kind not in C_TYPES or TYPE_BYTES[kind] not in (4, 8):
-        raise Untranslated(kind)
+    address, *values = inst.operands[int(has_result) :]
     bits = 8 * TYPE_BYTES[kind]
-    old = f"({C_TYPES[kind]})get_{bits}(p)"
-    other = run.read(inst, value, kind)
-    if operation in _UPDATES:
-        new = _UPDATES[operation].format(old=old, value=other)
-    elif operation in ("min", "max"):
-        new = f"{old} {'<' if operation == 'min' else '>'} {other} ? {old} : {other}"
+    raw = f"uint{bits}_t"
+    space = space_name(inst, address, run.binder)
+    if bits not in (16, 32, 64) or (kind == "f32" and space == "generic"):
+        raise Untranslated(kind)
+    new, commutes = _updated(run, inst, operation or "", kind, values, space == "global")
+    run.is_ordered |= not commutes or not isinstance(result, Sink)
+    run.waits |= not isinstance(result, Sink)
+    lines = [f"uint8_t *p = {_pointer(run, inst, address, bits // 8, 'update')};", f"if (UNLIKELY(!p)) GIVE_UP({inst.line});"]
+    lines.append(f"{raw} raw = get_{bits}(p);")
+    if commutes and isinstance(result, Sink):
+        lines.append(
+            f"if (c->shares) while (!__atomic_compare_exchange_n(({raw} *)p, &raw, ({raw})({new}), 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));"
+        )
+        lines.append(f"else put_{bits}(p, ({raw})({new}));")
     else:
-        raise Untranslated(operation or "atom")
-    lines = [f"uint8_t *p = {_pointer(run, inst, address, TYPE_BYTES[kind], 'update')};", f"if (UNLIKELY(!p)) GIVE_UP({inst.line});"]
-    run.emit(inst, ["{", *lines, f"put_{bits}(p, {new});", "}"])
+        lines.append(f"put_{bits}(p, ({raw})({new}));")
+        if isinstance(result, Register):
+            wide = f"uint{8 * run.binder.registers.width(result)}_t"
+            lines.append(run.assign(result, f"({wide})raw"))
+    run.emit(inst, ["{", *lines, "}"])
+
+
+def _updated(run: _Thread, inst: Instruction, operation: str, kind: str, values: Sequence[Operand], is_global: bool) -> tuple[str, bool]:
+    """The new bits as an expression of the old ones, `raw`; True if the order of several such operations makes no difference."""
+    if operation in ("exch", "cas"):
+        given = [_bits(run, inst, value, TYPE_BYTES[kind]) for value in values]
+        return (given[0] if operation == "exch" else f"raw == {given[0]} ? {given[1]} : raw"), False
+    if kind in ("f16", "bf16", "f16x2", "bf16x2") and operation == "add":
+        name, value = kind.removesuffix("x2"), _bits(run, inst, values[0], TYPE_BYTES[kind])
+        pairs = [
+            [f"double_of_{name}((uint16_t)({bits} >> {shift}))" for bits in ("raw", value)] for shift in range(0, 8 * TYPE_BYTES[kind], 16)
+        ]
+        parts = [f"(uint32_t)bits_of_{name}(odd_sum({old}, {more})) << {16 * place}" for place, (old, more) in enumerate(pairs)]
+        return " | ".join(parts), False
+    if kind not in C_TYPES:
+        raise Untranslated(kind)
+    other, old = run.read(inst, values[0], kind), as_type("raw", kind)
+    if kind == "f32" and operation == "add":
+        # PTX ISA, atom: on global memory additions of float32 flush subnormal numbers, on shared memory they do not.
+        total = f"flushed(flushed({old}) + flushed({other}))" if is_global else f"{old} + {other}"
+        return f"bits_of_float({total})", False
+    if kind == "f64" and operation == "add":
+        return f"sum_of_bits(raw, {_bits(run, inst, values[0], 8)})", False
+    if kind[0] not in "bus":
+        raise Untranslated(kind)
+    if operation in _UPDATES:
+        return _UPDATES[operation].format(old=old, value=other), True
+    if operation in ("min", "max"):
+        return f"{old} {'<' if operation == 'min' else '>'} {other} ? {old} : {other}", True
+    if operation == "inc":
+        return f"{old} >= {other} ? 0 : {old} + 1", True
+    if operation == "dec":
+        return f"{old} == 0 || {old} > {other} ? {other} : {old} - 1", True
+    raise Untranslated(operation or "atom")
+
+
+def _carry(run: _Thread, inst: Instruction) -> None:
+    """Sums and products that take or leave a carry: there is one flag, of a + b and of a + ~b + 1."""
+    kind = inst.type
+    if kind[0] not in "us" or TYPE_BYTES[kind] < 4 or inst.has("sat"):
+        raise Untranslated(inst.opcode)
+    stem, unsigned = inst.opcode.removesuffix("c"), C_TYPES[f"u{kind[1:]}"]
+    given = [run.read(inst, operand, kind) for operand in inst.operands[1:]]
+    if stem == "mad":
+        bits = 8 * TYPE_BYTES[kind]
+        whole = {"u32": "uint64_t", "s32": "int64_t", "u64": "unsigned __int128", "s64": "__int128"}[kind]
+        product = f"(({whole}){given[0]} * ({whole}){given[1]})" if inst.has("hi") else f"(({unsigned}){given[0]} * ({unsigned}){given[1]})"
+        given = [f"({product} >> {bits})" if inst.has("hi") else product, given[2]]
+    start = "carry" if inst.opcode.endswith("c") else str(int(stem == "sub"))
+    lines = [
+        f"const {unsigned} a = ({unsigned}){given[0]}, b = {'~' if stem == 'sub' else ''}({unsigned}){given[1]};",
+        f"const {unsigned} first = a + b, sum = first + {start};",
+        *(["carry = first < a || sum < first;"] if inst.has("cc") else []),
+        run.assign(inst.operands[0], "sum"),
+    ]
+    run.emit(inst, ["{", *lines, "}"])
 
 
 def _mov(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
@@ -448,10 +536,21 @@ def _redux(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
 
 
 def _match(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
-    if not inst.has("any") or TYPE_BYTES[inst.type] != 4 or inst.guard is not None:
+    size, destination = TYPE_BYTES[inst.type], inst.operands[0]
+    if size not in (4, 8) or inst.guard is not None:
         raise Untranslated("match")
-    given = [run.read(inst, inst.operands[1], "u32"), "", "", run.read(inst, inst.operands[2], "u32")]
-    run.suspend(inst, "MATCH_ANY", live, given, [run.assign(inst.operands[0], "t->r[0]")])
+    mask, equal = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, Sink())
+    value = run.read(inst, inst.operands[1], f"u{8 * size}")
+    given = [f"(uint32_t){value}", f"(uint32_t)((uint64_t){value} >> 32)", "", run.read(inst, inst.operands[2], "u32")]
+    kind = "MATCH_ANY" if inst.has("any") else "MATCH_ALL"
+    run.suspend(inst, kind, live, given, [run.assign(mask, "t->r[0]"), run.assign(equal, "t->r[1]")])
+
+
+def _active(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
+    """The lanes that have come as far as this before any other lane of the warp can continue."""
+    if inst.guard is not None:
+        raise Untranslated("activemask")
+    run.suspend(inst, "ACTIVE", live, ["0", "0", "0", "~0u"], [run.assign(inst.operands[0], "t->r[0]")])
 
 
 def _warp_barrier(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
@@ -472,6 +571,7 @@ _MORE: dict[str, _Translate] = {
     "vote": _vote,
     "redux": _redux,
     "match": _match,
+    "activemask": _active,
     "bar": _warp_barrier,
 }
 
@@ -483,6 +583,8 @@ def _translate(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
         if inst.opcode in _NOTHING:
             if any("proxy" in word for word in inst.modifiers) or inst.has("cluster"):
                 raise Untranslated(inst.opcode)
+        elif inst.has("cc") or inst.opcode in ("addc", "subc", "madc"):
+            _carry(run, inst)
         elif inst.opcode in _MORE:
             _MORE[inst.opcode](run, inst, live)
         elif inst.opcode in TRANSLATIONS:
@@ -617,15 +719,19 @@ class Kernel:
     shared_shift: int
     hints: int
     """Accesses that remember a region."""
+    is_ordered: bool
+    """True if the order of blocks may decide about results."""
+    thread_limit: int
+    """Turns of loops of one thread from which it seems to wait for another one."""
     failures: int = 0
     """Launches in a row that were given up."""
     given_up_at: int = 0
     """PTX line of the instruction that gave the last one of them up; others than lines are numbers of native_threads.c."""
 
 
-def is_for_lanes(program: Program, grid: Dim3, block: Dim3) -> bool:
-    """True if a launch is likely to run faster lane by lane."""
-    return int(np.prod(grid)) * int(np.prod(block)) >= MANY_THREADS and suits_lanes(program)
+def is_for_lanes(program: Program, grid: Dim3, block: Dim3, jobs: int = 1) -> bool:
+    """True if a launch is likely to run faster lane by lane, which takes one thread."""
+    return jobs < _MANY_JOBS and int(np.prod(grid)) * int(np.prod(block)) >= MANY_THREADS and suits_lanes(program)
 
 
 def expected_work(program: Program, grid: Dim3, block: Dim3) -> int:
@@ -671,8 +777,21 @@ def _varying(program: Program) -> frozenset[str]:
     return frozenset(found)
 
 
-def translation(program: Program) -> tuple[str, bool, int, int, int]:
-    """The C text of a kernel; True if its threads wait for each other; the shifts of granules; the number of hints. Raises Untranslated."""
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """The C text of a kernel, and the facts about it that `Kernel` describes."""
+
+    text: str
+    suspends: bool
+    granule_shift: int
+    shared_shift: int
+    hints: int
+    is_ordered: bool
+    thread_limit: int
+
+
+def translation(program: Program) -> Translation:
+    """The C text of a kernel. Raises Untranslated."""
     count = sum(len(block.body) + 1 for block in program.blocks)
     if count > _LONGEST or program.allocates or program.meets_grid or program.names_clusters:
         raise Untranslated("the kernel as a whole")
@@ -700,7 +819,8 @@ def translation(program: Program) -> tuple[str, bool, int, int, int]:
         texts += run.statements
     texts.append(f"L{len(program.blocks)}:; GIVE_UP(-2);")
     shifts = [granules(program)[space].bit_length() - 1 for space in ("global", "shared")]
-    return _source(program, run, texts, shifts), bool(run.sites), shifts[0], shifts[1], run.hints + 1
+    text, limit = _source(program, run, texts, shifts), _WAITING_LIMIT if run.waits else _THREAD_LIMIT
+    return Translation(text, bool(run.sites), shifts[0], shifts[1], run.hints + 1, run.is_ordered, limit)
 
 
 def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequence[int]) -> str:
@@ -729,6 +849,7 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
         "const uint32_t thread = t->number; (void)thread; (void)hints; (void)n;",
         "uint64_t *const restrict counts = c->counts;",
         *variables,
+        *(["uint8_t carry = 0;"] if run.carries else []),
         *([f"switch (t->at) {{ case 0: break; {' '.join(cases)} }}"] if cases else []),
         *texts,
         "}",
@@ -751,17 +872,20 @@ def kernel_of(program: Program) -> Kernel | None:
     if not native.is_possible():
         return None
     try:
-        text, suspends, granule_shift, shared_shift, hints = translation(program)
+        made = translation(program)
     except Untranslated:
         return None
-    library = native.library("emulator threads", text.encode(), exact_options("-O2"), ("run_blocks", "finish"))
+    library = native.library("emulator threads", made.text.encode(), exact_options("-O2"), ("run_blocks", "conflict", "finish"))
     if library is None:
         return None
     library.run_blocks.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int64)
     library.run_blocks.restype = ctypes.c_int64
     library.finish.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int)
     library.finish.restype = None
-    return Kernel(program, library, suspends, granule_shift, shared_shift, hints)
+    library.conflict.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    library.conflict.restype = ctypes.c_int
+    facts = (made.suspends, made.granule_shift, made.shared_shift, made.hints, made.is_ordered, made.thread_limit)
+    return Kernel(program, library, *facts)
 
 
 @of_program
@@ -779,10 +903,12 @@ class Clock:
     def __init__(self) -> None:
         self._granules: dict[int, np.ndarray] = {}
         self.now = 1
+        self.others: list[Clock] = []
+        """Clocks of further threads that share the blocks of a launch."""
 
     def granules(self, shift: int, size_bytes: int) -> np.ndarray:
         """The records of the granules of so many bytes."""
-        count = (size_bytes >> shift) + 1
+        count = (size_bytes >> shift) + PAGE_BYTES
         if self.now > LAST_TIME // 2:
             self._granules.clear()
             self.now = 1
@@ -826,10 +952,11 @@ def run(
     block: Dim3,
     shared_bytes: tuple[int, int],
     progress: Callable[[int, int], object] | None = None,
+    jobs: int = 1,
 ) -> Outcome | None:
     """Runs all blocks; None if that was given up: memory is then as it was before. `watched` are the regions that the kernel may write;
     `pages` and `unwritten` the state of each page's bytes; `units`: bytes of a flag of accesses to a region, by its start;
-    `shared_bytes`: dynamic and all shared memory of a block."""
+    `shared_bytes`: dynamic and all shared memory of a block; `jobs`: threads of this process that may share the blocks."""
     program, library = kernel.program, kernel.library
     dynamic, needed = shared_bytes
     threads = block[0] * block[1] * block[2]
@@ -849,8 +976,9 @@ def run(
         entry.writable, entry.watched = region.writable, region.writable and region.start in may_write
         first, last = region.start // PAGE_BYTES, (max(region.stop, region.start + 1) - 1) // PAGE_BYTES
         entry.partly = bool(pages[first : last + 1].any())
-        if region.start in units:
-            entry.units, entry.unit_shift = _count(region, units[region.start]), units[region.start].bit_length() - 1
+        # Without anybody to ask for flags, there is one for the whole region.
+        unit = units.get(region.start, 1 << 63)
+        entry.units, entry.unit_shift = _count(region, unit), unit.bit_length() - 1
     count = -(-len(memory) // PAGE_BYTES)
     state = np.ascontiguousarray(pages[:count])
     tables = np.zeros((2, count), np.uint64)
@@ -858,47 +986,161 @@ def run(
     for page, known in unwritten.items():
         if page < count and state[page]:
             tables[0, page] = known.ctypes.data
-    size = needed + program.shared_gap_bytes
-    shared, gaps = np.zeros(size + 16, np.uint8), _gaps(kernel, size)
-    shared_granules = np.zeros(len(gaps), np.uint64)
-    local = np.zeros((2, max(program.local_bytes * (threads if kernel.suspends else 1), 1)), np.uint8)
-    hints = np.zeros(kernel.hints, np.int32)
-    counts = np.zeros(len(program.blocks), np.uint64)
     context.memory, context.base = memory.ctypes.data, GLOBAL_BASE
     context.regions, context.region_count = ctypes.addressof(table), len(regions)
-    context.granules, context.page_state, context.own_flags = granules.ctypes.data, state.ctypes.data, own.ctypes.data
+    context.page_state, context.own_flags = state.ctypes.data, own.ctypes.data
     context.unwritten, context.saved = tables[0].ctypes.data, tables[1].ctypes.data
     context.grid[:], context.block[:], context.threads = grid, block, threads
     context.dynamic_bytes, context.total_bytes = dynamic, needed
-    context.now = context.launch_start = clock.now
-    context.shared, context.gaps, context.shared_granules = shared.ctypes.data, gaps.ctypes.data, shared_granules.ctypes.data
-    context.shared_bytes = max(size - program.shared_start, 0)
-    context.local, context.local_state = local[0].ctypes.data, local[1].ctypes.data
-    context.thread_limit, context.hints = _THREAD_LIMIT, hints.ctypes.data
-    context.counts, context.bytes = counts.ctypes.data, len(memory)
-    total, done, step, succeeded = grid[0] * grid[1] * grid[2], 0, 1, False
+    context.thread_limit, context.bytes = kernel.thread_limit, len(memory)
+    latch = np.zeros(1, np.int32)
+    context.lock = latch.ctypes.data
+    team = [_Member(kernel, context, clock, granules, needed, threads)]
+    jobs = 1 if kernel.is_ordered else min(jobs, _most_members(kernel, watched))
+    total, done, step, succeeded, began = grid[0] * grid[1] * grid[2], 0, 1, False, time.perf_counter()
     try:
         while done < total:
-            wanted, began = min(step, total - done), time.perf_counter()
-            ended = library.run_blocks(ctypes.byref(context), done, wanted)
+            wanted, started = min(step, total - done), time.perf_counter()
+            ended = team[0].run(done, wanted)
             done += ended
             if ended < wanted:
-                kernel.given_up_at = context.why
+                kernel.given_up_at = team[0].context.why
                 return None
-            step = step * 2 if time.perf_counter() - began < _SECONDS_OF_A_STEP else max(step // 2, 1)
+            now = time.perf_counter()
+            step = step * 2 if now - started < _SECONDS_OF_A_STEP else max(step // 2, 1)
             if progress is not None:
                 progress(done, total)
+            if jobs > 1 and now - began > _ALONE_SECONDS and total - done > 1:
+                while len(clock.others) < jobs - 1:
+                    clock.others.append(Clock())
+                try:
+                    for other in clock.others[: jobs - 1]:
+                        records = other.granules(kernel.granule_shift, len(memory))
+                        other.now += 1
+                        team.append(_Member(kernel, context, other, records, needed, threads))
+                except MemoryError:
+                    jobs = 1
+                    continue
+                why = _share(team, done, total, count, progress)
+                if why:
+                    kernel.given_up_at = why
+                    return None
+                done = total
         succeeded = True
         left = {page: _flags_at(int(tables[0, page]), PAGE_BYTES) for page in np.flatnonzero(own).tolist()}
         flags = {}
         for region, entry in zip(regions, table, strict=True):
-            if entry.met and entry.units:
+            if entry.met and region.start in units:
                 read, written, updated = (_flags_at(place, entry.units) for place in (entry.read, entry.written, entry.updated))
                 flags[region.start] = (read, written, updated)
-        return Outcome(counts.tolist(), left, flags)
+        return Outcome(sum(member.counts for member in team).tolist(), left, flags)
     finally:
-        clock.now = context.now
+        for member in team:
+            member.clock.now = member.context.now
         library.finish(ctypes.byref(context), count, not succeeded)
+
+
+class _Member:
+    """One of the threads of this process that run the blocks of a launch, with the memory that each needs for itself."""
+
+    def __init__(self, kernel: Kernel, shared: _Context, clock: Clock, granules: np.ndarray, needed: int, threads: int) -> None:
+        program = kernel.program
+        self.kernel, self.clock = kernel, clock
+        self.context = context = _Context.from_buffer_copy(shared)
+        size = needed + program.shared_gap_bytes
+        self.counts = np.zeros(len(program.blocks), np.uint64)
+        gaps = _gaps(kernel, size)
+        local = max(program.local_bytes * (threads if kernel.suspends else 1), 1)
+        self._kept = (
+            granules,
+            np.zeros(size + 16, np.uint8),
+            gaps,
+            np.zeros(len(gaps), np.uint64),
+            np.zeros(local, np.uint8),
+            np.zeros(local, np.uint8),
+            np.zeros(kernel.hints, np.int32),
+        )
+        context.granules, context.shared, context.gaps, context.shared_granules, context.local, context.local_state, context.hints = (
+            each.ctypes.data for each in self._kept
+        )
+        context.shared_bytes = max(size - program.shared_start, 0)
+        context.counts = self.counts.ctypes.data
+        context.now = context.launch_start = clock.now
+
+    def run(self, first: int, count: int) -> int:
+        """Runs blocks; the number of those that have ended."""
+        return int(self.kernel.library.run_blocks(ctypes.byref(self.context), first, count))
+
+
+def _most_members(kernel: Kernel, watched: Sequence[Region]) -> int:
+    """The number of threads whose records of accesses find room in memory."""
+    each = sum(region.stop - region.start for region in watched) // (1 << kernel.granule_shift) * 8
+    if each < 1 << 26:
+        return 1 << 10
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return 1
+    return max(free // 2 // each, 1)
+
+
+def _share(team: Sequence[_Member], done: int, total: int, pages: int, progress: Callable[[int, int], object] | None) -> int:
+    """Runs the blocks from `done` on by all members; the reason why the launch is given up, or 0."""
+    latch, whys = threading.Lock(), [0]
+    following, ended = done, done
+
+    def take(count: int) -> tuple[int, int]:
+        nonlocal following
+        with latch:
+            first = following
+            following = min(total, first + max(min(count, (total - first) // (2 * len(team))), 1))
+            return first, following - first
+
+    def work(member: _Member, is_first: bool) -> None:
+        nonlocal ended
+        step = 1
+        while not whys[0]:
+            first, count = take(step)
+            if not count:
+                return
+            began = time.perf_counter()
+            if member.run(first, count) < count:
+                whys[0] = member.context.why or -3
+                return
+            step = step * 2 if time.perf_counter() - began < _SHARED_STEP_SECONDS else max(step // 2, 1)
+            with latch:
+                ended += count
+            if is_first and progress is not None:
+                progress(ended, total)
+
+    for member in team:
+        member.context.shares = 1
+    others = [threading.Thread(target=work, args=(member, False), daemon=True) for member in team[1:]]
+    for thread in others:
+        thread.start()
+    try:
+        work(team[0], True)
+    except BaseException:
+        whys[0] = -3
+        raise
+    finally:
+        for thread in others:
+            thread.join()
+    places = (ctypes.c_void_p * len(team))(*(ctypes.addressof(member.context) for member in team))
+    part = -(-pages // len(team))
+    found = [0] * len(team)
+
+    def compare(number: int) -> None:
+        first = number * part
+        found[number] = team[0].kernel.library.conflict(places, len(team), first, max(min(part, pages - first), 0))
+
+    others = [threading.Thread(target=compare, args=(number,), daemon=True) for number in range(len(team))]
+    for thread in others:
+        thread.start()
+    for thread in others:
+        thread.join()
+    return whys[0] or (-4 if any(found) else 0)
 
 
 def _gaps(kernel: Kernel, size: int) -> np.ndarray:

@@ -42,12 +42,15 @@ static int meet_in_warp(struct Thread *warp, uint32_t group, uint32_t mask, int 
         t->r[1] = (uint32_t)inside;
         break;
       }
-      case MATCH_ANY: {
+      case MATCH_ANY: case MATCH_ALL: {
         uint32_t equal = 0;
-        for (int other = 0; other < WARP; ++other) equal |= (uint32_t)((group >> other & 1) && warp[other].x[0] == t->x[0]) << other;
-        t->r[0] = equal;
+        for (int other = 0; other < WARP; ++other)
+          equal |= (uint32_t)((group >> other & 1) && warp[other].x[0] == t->x[0] && warp[other].x[1] == t->x[1]) << other;
+        t->r[1] = equal == group;
+        t->r[0] = kind == MATCH_ANY || t->r[1] ? equal : 0;
         break;
       }
+      case ACTIVE: t->r[0] = group; break;
       default: t->r[0] = reduced;
     }
   }
@@ -70,9 +73,9 @@ static int release_warp(struct Context *c, struct Thread *warp, uint32_t size, u
     for (uint32_t lane = 0; lane < size; ++lane)
       group |= (uint32_t)((left >> lane & 1) && warp[lane].site == first->site && warp[lane].x[3] == mask) << lane;
     left &= ~group;
-    if (group & ~mask) return 0;
-    if (mask & ~(group | gone)) continue;
     const int kind = SITES[first->site].kind;
+    if (group & ~mask) return 0;
+    if (kind != ACTIVE && mask & ~(group | gone)) continue;
     if (kind == WARP_BARRIER) {
       ++c->now;
       if (!(~mask & ~gone)) c->warp_start[number] = c->now;
@@ -175,6 +178,32 @@ int64_t run_blocks(struct Context *c, int64_t first, int64_t count) {
   while (done < count && run_block(c, threads, (uint64_t)(first + done)) == EXITED) ++done;
   free(threads);
   return done;
+}
+
+// True if a granule that one context has written was met by another one too, atomic updates beside each other excepted; of the pages from `first` on.
+int conflict(struct Context *const *all, int64_t contexts, int64_t first, int64_t count) {
+  enum { READ = 1, UPDATE = 2, WRITE = 4 };
+  const uint64_t per_page = PAGE >> GRANULE_SHIFT;
+  uint8_t *met = malloc(per_page);
+  if (!met) return 1;
+  int found = 0;
+  for (int64_t page = first; page < first + count && !found; ++page) {
+    if (!all[0]->saved[page]) continue;
+    memset(met, 0, per_page);
+    for (int64_t number = 0; number < contexts; ++number) {
+      const struct Granule *granules = all[number]->granules + (uint64_t)page * per_page;
+      const uint32_t start = all[number]->launch_start << CODE_BITS;
+      for (uint64_t g = 0; g < per_page; ++g) {
+        const uint32_t writer = granules[g].writer, code = writer & (CODES - 1);
+        const uint8_t wrote = writer < start ? 0 : code == UPDATED || code == UPDATED_BY_BLOCKS ? UPDATE : WRITE;
+        const uint8_t now = wrote | (granules[g].reader >= start ? READ : 0), both = met[g] | now;
+        found |= now && met[g] && (both & WRITE || (both & (READ | UPDATE)) == (READ | UPDATE));
+        met[g] = both;
+      }
+    }
+  }
+  free(met);
+  return found;
 }
 
 // Lets go of the flags of regions and of the copies of pages; `undo`: memory gets its former bytes back.

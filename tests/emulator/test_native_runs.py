@@ -39,6 +39,11 @@ def _each(forms: str, types: str, operands: str) -> list[str]:
 WORDS = "%r1, %r2"
 FORMS = {
     "words": [
+        *(f"set.{test}.u32.{kind} D, %r1, %r2" for test in ("lt", "ne") for kind in ("u32", "s32", "f16x2")),
+        *(f"set.{test}.{kind}.f32 D, %f1, %f2" for test in ("ne", "geu") for kind in ("u32", "f32")),
+        "set.neu.f16x2.f16x2 D, %r1, %r2",
+        *_each("neg.T abs.T", "f16x2 bf16x2", "%r1"),
+        *_each("cvt.rni.T.f16", "u32 s32", "%rs1"),
         *_each("add.T sub.T mul.lo.T mul.hi.T div.T rem.T min.T max.T", "u32 s32", WORDS),
         *_each("mad.lo.T mad.hi.T", "u32 s32", f"{WORDS}, %r3"),
         *_each("shl.b32 shr.u32 shr.s32", "", WORDS),
@@ -119,6 +124,7 @@ FORMS = {
         "cvt.rn.f32.u8 D, %r1",
     ],
     "doubles": [
+        "cvt.f64.f16 D, %rs1",
         *_each("add.T sub.T mul.T div.rn.T", "f64", "%d1, %d2"),
         "fma.rn.f64 D, %d1, %d2, %d3",
         "copysign.f64 D, %d1, %d2",
@@ -130,6 +136,7 @@ FORMS = {
         "cvt.rn.f64.u64 D, %rd1",
     ],
     "predicates": [
+        *(f"setp.{test}.{kind} D, %rs1, %rs2" for test in ("lt", "neu", "num") for kind in ("f16", "bf16")),
         *(
             f"setp.{name}.{kind} D, {pair}"
             for names, kind, pair in (
@@ -164,6 +171,12 @@ FORMS = {
         *_each("add.T sub.T mul.T min.T max.T", "f16 bf16", "%rs1, %rs2"),
         *_each("fma.rn.T", "f16 bf16", "%rs1, %rs2, %rs3"),
         *_each("cvt.rn.T.f32", "f16 bf16", "%f1"),
+        *_each("neg.T abs.T", "f16 bf16", "%rs1"),
+        *(f"set.{test}.f16.f16 D, %rs1, %rs2" for test in ("eq", "ltu", "num", "ge")),
+        *_each("cvt.rn.f16.T", "u16 s16", "%rs1"),
+        *_each("cvt.rn.T.f64", "f16 bf16", "%d1"),
+        *_each("cvt.rn.f16.T", "u32 s32", "%r1"),
+        *_each("cvt.rzi.T.f16", "u16 s16", "%rs1"),
     ],
 }
 """Instructions with their destination as D, by the type of the destination."""

@@ -54,9 +54,27 @@ CLEAN = {
     "a value that nobody needs": "@%p1 mov.u32 %r15, %r10; selp.u32 %r20, %r15, 7, %p1;",
     "functions": "cvt.rn.f32.u32 %f1, %r10; sin.approx.ftz.f32 %f2, %f1; lg2.approx.f32 %f3, %f1; ex2.approx.f32 %f4, %f2;"
     "fma.rn.f32 %f5, %f3, %f4, %f2; mov.b32 %r20, %f5;",
+    "places taken one by one": "atom.global.add.u32 %r21, [%rd3], 1; and.b32 %r21, %r21, 0; add.u32 %r20, %r21, %r10;",
+    "sums of floats": "mov.u32 %r11, 1065353216; st.shared.u32 [%r7], %r11; bar.sync 0; mov.b32 %f1, %r11; atom.shared.add.f32 %f2, [tile], %f1; "
+    "bar.sync 0; ld.shared.u32 %r20, [tile];",
+    "an exchange and a swap": "st.shared.u32 [%r7], %r10; bar.sync 0; atom.shared.exch.b32 %r21, [%r7], %r1; "
+    "atom.shared.cas.b32 %r20, [%r7], %r1, %r21;",
+    "a counter": "st.shared.u32 [%r7], 0; bar.sync 0; atom.shared.inc.u32 %r21, [tile], 6; bar.sync 0; ld.shared.u32 %r20, [tile];",
+    "a carry": "add.cc.u32 %r11, %r10, 0xffffff00; addc.cc.u32 %r12, %r10, 0xffffffff; addc.u32 %r20, %r11, 5; "
+    "sub.cc.u32 %r13, %r11, %r10; subc.u32 %r14, %r12, 3; mad.lo.cc.u32 %r15, %r10, %r10, %r14; madc.hi.u32 %r16, %r10, %r12, %r13;"
+    "xor.b32 %r20, %r20, %r13; xor.b32 %r20, %r20, %r14; xor.b32 %r20, %r20, %r15; xor.b32 %r20, %r20, %r16;",
+    "a carry across a barrier": "add.cc.u32 %r11, %r10, 0xfffffe00; bar.sync 0; addc.u32 %r20, %r10, 0;",
+    "lanes that are here": "activemask.b32 %r20;",
+    "equal long values": "and.b32 %r11, %r10, 1; cvt.u64.u32 %rd8, %r11; shl.b64 %rd8, %rd8, 40; match.any.sync.b64 %r20, %rd8, -1;",
+    "all equal": "match.all.sync.b32 %r20|%p2, %r2, -1; match.all.sync.b32 %r21|%p3, %r10, -1; @%p2 add.u32 %r20, %r20, %r21;",
+    "volatile accesses": "st.volatile.shared.u32 [%r7], %r10; bar.sync 0; ld.volatile.shared.u32 %r20, [%r9];",
     "writes that a barrier orders": "st.global.u32 [%rd7], %r10; bar.sync 0; cvt.u64.u32 %rd8, %r8; mul.wide.u32 %rd9, %r2, 384;"
     "add.u64 %rd9, %rd9, %rd8; add.u64 %rd9, %rd3, %rd9; ld.global.u32 %r20, [%rd9];",
 }
+SWAPS = (
+    "ld.global.u32 %r11, [%rd3]; again: max.u32 %r12, %r11, %r10; atom.global.cas.b32 %r13, [%rd3], %r11, %r12; "
+    "setp.ne.u32 %p2, %r13, %r11; mov.u32 %r11, %r13; @%p2 bra again;"
+)
 HAZARDS = {
     "no barrier": ("st.shared.u32 [%r7], %r10; ld.shared.u32 %r20, [%r9];", ["SharedRace"]),
     "no second barrier": (f"{MEETINGS} st.shared.u32 [%r7], %r20;", ["SharedRace"]),
@@ -71,15 +89,19 @@ HAZARDS = {
     "a value that is needed": ("@%p1 mov.u32 %r15, %r10; add.u32 %r20, %r15, 1;", ["UndefinedRegister"]),
     "a read of the cache": ("st.global.u32 [%rd7], %r10; ld.global.nc.u32 %r20, [%rd7];", ["StaleRead"]),
     "a lane that is not there": ("shfl.sync.idx.b32 %r20, %r10, 20, 31, 0xffff;", ["DivergentWarp"]),
+    "a volatile exchange": ("st.volatile.shared.u32 [%r7], %r10; ld.volatile.shared.u32 %r20, [%r9];", ["LockstepRace"]),
+    "a read of a counter": ("atom.global.add.u32 %r21, [%rd7], 1; ld.global.u32 %r20, [%rd3];", ["GlobalRace"]),
     "beyond the end": ("ld.global.u32 %r20, [%rd5+4];", ["OutOfBounds"]),
     "between words": ("ld.global.u32 %r20, [%rd1+2];", ["Misaligned"]),
 }
 
 
-def launched(body: str, monkeypatch: pytest.MonkeyPatch, enough: int, now: int = 1) -> tuple[DeviceLaunch, list[object], bool]:
+def launched(
+    body: str, monkeypatch: pytest.MonkeyPatch, enough: int, now: int = 1, jobs: int = 1, threads: int = THREADS
+) -> tuple[DeviceLaunch, list[object], bool]:
     """A launch, its results, and whether compiled code did all of it."""
     monkeypatch.setattr(native_threads, "ENOUGH_WORK", enough)
-    device = Device(1 << 24)
+    device = Device(1 << 24, jobs=jobs)
     device._clock.now = now
     module = device.load(KERNEL.replace("BODY", body))
     places = [device.allocate(BYTES, name) for name in "xyz"]
@@ -88,7 +110,7 @@ def launched(body: str, monkeypatch: pytest.MonkeyPatch, enough: int, now: int =
         device.memory[place - GLOBAL_BASE :][:BYTES].view("u4")[:] = data
         device.note_written(place, BYTES)
     parameters = b"".join(place.to_bytes(8, "little") for place in places)
-    result = device.launch(module, "kernel", grid=(BLOCKS, 1, 1), block=(THREADS, 1, 1), parameters=parameters, tracks=True)
+    result = device.launch(module, "kernel", grid=(BLOCKS, 1, 1), block=(threads, 1, 1), parameters=parameters, tracks=True)
     left: list[object] = [device.memory[place - GLOBAL_BASE :][:BYTES].tolist() for place in places]
     left += [device.count_unwritten(place, BYTES) for place in places]
     left += [
@@ -115,6 +137,15 @@ def test_a_clean_launch_is_the_same_compiled(name: str, monkeypatch: pytest.Monk
 
 
 @needs_compiler
+def test_compare_and_swap_loops_take_fewer_turns_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, expected, _ = launched(SWAPS, monkeypatch, 1 << 60)
+    quick, found, was_compiled = launched(SWAPS, monkeypatch, 0)
+    assert (said(plain), said(quick), was_compiled) == ([], [], True)
+    assert found[:-1] == expected[:-1]
+    assert quick.instructions < plain.instructions
+
+
+@needs_compiler
 @pytest.mark.parametrize("name", HAZARDS)
 def test_a_hazard_gives_the_compiled_launch_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, codes = HAZARDS[name]
@@ -123,6 +154,41 @@ def test_a_hazard_gives_the_compiled_launch_up(name: str, monkeypatch: pytest.Mo
     quick, found, was_compiled = launched(body, monkeypatch, 0)
     assert not was_compiled
     assert (said(quick), found) == (said(plain), expected)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["a tile", "sums of all blocks", "local memory", "writes that a barrier orders"])
+def test_threads_share_the_blocks_of_a_launch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared: list[int] = []
+    original = native_threads._share
+    monkeypatch.setattr(native_threads, "_ALONE_SECONDS", 0)
+    monkeypatch.setattr(native_threads, "_share", lambda team, *rest: shared.append(len(team)) or original(team, *rest))
+    _, expected, _ = launched(CLEAN[name], monkeypatch, 1 << 60)
+    quick, found, was_compiled = launched(CLEAN[name], monkeypatch, 0, jobs=3)
+    assert (said(quick), was_compiled, shared) == ([], True, [3])
+    assert found == expected
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["a neighbour's write", "one place of all", "an update beside a store"])
+def test_threads_see_conflicts_between_their_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of one thread each: nothing but the comparison of the threads' records can see a conflict."""
+    monkeypatch.setattr(native_threads, "_ALONE_SECONDS", 0)
+    body = HAZARDS[name][0]
+    plain, expected, _ = launched(body, monkeypatch, 1 << 60, threads=1)
+    quick, found, was_compiled = launched(body, monkeypatch, 0, jobs=3, threads=1)
+    assert plain.findings or plain.error
+    assert not was_compiled
+    assert (said(quick), found) == (said(plain), expected)
+
+
+@needs_compiler
+def test_blocks_stay_in_order_where_it_matters() -> None:
+    body = CLEAN["places taken one by one"]
+    ordered = native_threads.kernel_of(link(KERNEL.replace("BODY", body), "kernel"))
+    free = native_threads.kernel_of(link(KERNEL.replace("BODY", CLEAN["sums of all blocks"]), "kernel"))
+    assert ordered is not None and ordered.is_ordered
+    assert free is not None and not free.is_ordered
 
 
 @needs_compiler

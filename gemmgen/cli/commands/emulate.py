@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import signal
 import textwrap
@@ -20,7 +19,7 @@ from click.shell_completion import CompletionItem
 from gemmgen.cli import exit_codes
 from gemmgen.cli.counters import print_counters, terminal_width
 from gemmgen.cli.emulation_progress import EmulationProgress
-from gemmgen.cli.options import Number, complete_architecture, json_option, parse_dimensions
+from gemmgen.cli.options import Number, complete_architecture, json_option, parse_dimensions, usable_processors
 from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
 from gemmgen.core.errors import GemmgenError
@@ -299,7 +298,11 @@ def command(
     began = time.perf_counter()
     progress = EmulationProgress(always_progress)
     settings = Settings(
-        strict=strict, hazards=not no_hazards, counters=want_counters or counters_file is not None, jobs=jobs or _cpus(), progress=progress
+        strict=strict,
+        hazards=not no_hazards,
+        counters=want_counters or counters_file is not None,
+        jobs=jobs or usable_processors(),
+        progress=progress,
     )
     try:
         run = run_launches(code, launches, given, symbols, None, settings)
@@ -314,7 +317,7 @@ def command(
 
         # Processes that start afresh take longer than short launches do.
         short = (time.perf_counter() - began) * schedules < _SHORT_SECONDS
-        workers = jobs or (1 if short else _cpus())
+        workers = jobs or (1 if short else usable_processors())
         told = schedule_difference(code, launches, given, symbols, settings, run, range(seed, seed + schedules), workers)
         if told:
             findings.insert(0, schedule_finding(told))
@@ -383,11 +386,6 @@ def _field_other(
             f"--field: {entry.name} has {len(entry.parameter_names)} parameters, the first kernel {len(first.arguments)}"
         )
     return Other(code, (replace(first, entry=entry, grid=grid or first.grid, block=block or first.block),))
-
-
-def _cpus() -> int:
-    """The CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _write_reports(file: Path, entry: str, findings: Sequence[Finding], sarif: Path | None, junit: Path | None, annotate: bool) -> None:

@@ -16,7 +16,7 @@ import click
 
 from gemmgen.cli import exit_codes
 from gemmgen.cli.counters import print_counters
-from gemmgen.cli.options import complete_architecture, json_option
+from gemmgen.cli.options import complete_architecture, json_option, usable_processors
 from gemmgen.cli.output import print_json
 from gemmgen.cli.selection import write_output
 from gemmgen.core.errors import GemmgenError
@@ -58,6 +58,9 @@ _PYTHON = ".py"
     help="Multiprocessors that the program sees.",
 )
 @click.option("memory", "--memory", type=click.IntRange(1, 64), default=8, show_default=True, metavar="GIB", help="Device memory.")
+@click.option(
+    "jobs", "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Threads that share the blocks of a launch. Default: one a processor."
+)
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
 @click.option("no_hazards", "--no-hazards", is_flag=True, help="Do not look for races and uninitialised reads; faster.")
 @click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions of each kernel, by line.")
@@ -78,6 +81,7 @@ def command(
     repeats: int,
     multiprocessors: int,
     memory: int,
+    jobs: int | None,
     strict: bool,
     no_hazards: bool,
     want_counters: bool,
@@ -106,7 +110,8 @@ def command(
     matched = re.fullmatch(r"sm_((\d+)[af]?)", architecture)
     if matched is None:
         raise click.UsageError(f"--arch {architecture}: expected a name like sm_80")
-    settings = RunSettings(int(matched[2]), not no_hazards, strict, multiprocessors, repeats, seconds, sandbox, memory << 30, want_counters)
+    shared = (sandbox, memory << 30, want_counters, jobs or usable_processors())
+    settings = RunSettings(int(matched[2]), not no_hazards, strict, multiprocessors, repeats, seconds, *shared)
     sources, program, arguments = _split(files)
     with tempfile.TemporaryDirectory(prefix="gemmgen-run-") as name:
         folder = Path(name)

@@ -78,6 +78,8 @@ class RunSettings:
     sandbox: bool = False
     memory_bytes: int = 8 << 30
     counters: bool = False
+    jobs: int = 1
+    """Threads that share the blocks of a launch."""
     arithmetic: Arithmetic = REAL
     schedule: Schedule | None = None
     """The order of warps; None: blocks one after the other."""
@@ -152,6 +154,7 @@ class Session:
             strict=settings.strict,
             arithmetic=settings.arithmetic,
             schedule=settings.schedule,
+            jobs=settings.jobs,
         )
         self.order = StreamOrder()
         self.report = Report()
