@@ -655,13 +655,9 @@ def _cvt(run: Run, inst: Instruction) -> None:
         (value,) = _half_values(run, inst.operands[1], inst, source)
     else:
         value = run.read(inst, inst.operands[1], source)
-    if to in ("f16", "bf16") and (source == "f64" or (source in integers and TYPE_BYTES[source] <= 4)):
+    if to in ("f16", "bf16") and source in integers and TYPE_BYTES[source] <= 4:
         _only(inst, "rn")
         run.write(inst, inst.operands[0], "b16", f"bits_of_{to}((double){value})")
-        return
-    if to == "f64" and source in ("f16", "bf16"):
-        _only(inst)
-        run.write(inst, inst.operands[0], "b64", f"raw_double({value} != {value} ? (double)NAN : {value})")
         return
     if to in integers:
         if source in integers:

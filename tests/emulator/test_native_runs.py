@@ -124,7 +124,6 @@ FORMS = {
         "cvt.rn.f32.u8 D, %r1",
     ],
     "doubles": [
-        "cvt.f64.f16 D, %rs1",
         *_each("add.T sub.T mul.T div.rn.T", "f64", "%d1, %d2"),
         "fma.rn.f64 D, %d1, %d2, %d3",
         "copysign.f64 D, %d1, %d2",
@@ -174,7 +173,6 @@ FORMS = {
         *_each("neg.T abs.T", "f16 bf16", "%rs1"),
         *(f"set.{test}.f16.f16 D, %rs1, %rs2" for test in ("eq", "ltu", "num", "ge")),
         *_each("cvt.rn.f16.T", "u16 s16", "%rs1"),
-        *_each("cvt.rn.T.f64", "f16 bf16", "%d1"),
         *_each("cvt.rn.f16.T", "u32 s32", "%r1"),
         *_each("cvt.rzi.T.f16", "u16 s16", "%rs1"),
     ],
