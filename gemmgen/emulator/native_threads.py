@@ -73,7 +73,7 @@ _THREAD_LIMIT = 1 << 32
 """Turns of loops of one thread from which it seems to wait for another one."""
 _WAITING_LIMIT = 1 << 24
 """The same of kernels with accesses that threads may wait with."""
-_ALONE_SECONDS = 0.2
+_ALONE_SECONDS = 0.03
 """Seconds of a launch from which several threads of this process share its blocks."""
 _SHARED_STEP_SECONDS = 0.05
 _STRONG = ("volatile", "relaxed", "acquire")
