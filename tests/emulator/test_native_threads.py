@@ -55,7 +55,8 @@ CLEAN = {
     "functions": "cvt.rn.f32.u32 %f1, %r10; sin.approx.ftz.f32 %f2, %f1; lg2.approx.f32 %f3, %f1; ex2.approx.f32 %f4, %f2;"
     "fma.rn.f32 %f5, %f3, %f4, %f2; mov.b32 %r20, %f5;",
     "places taken one by one": "atom.global.add.u32 %r21, [%rd3], 1; and.b32 %r21, %r21, 0; add.u32 %r20, %r21, %r10;",
-    "sums of floats": "mov.u32 %r11, 1065353216; st.shared.u32 [%r7], %r11; bar.sync 0; mov.b32 %f1, %r11; atom.shared.add.f32 %f2, [tile], %f1; "
+    "sums of floats": "mov.u32 %r11, 1065353216; st.shared.u32 [%r7], %r11; bar.sync 0; mov.b32 %f1, %r11; "
+    "atom.shared.add.f32 %f2, [tile], %f1; "
     "bar.sync 0; ld.shared.u32 %r20, [tile];",
     "an exchange and a swap": "st.shared.u32 [%r7], %r10; bar.sync 0; atom.shared.exch.b32 %r21, [%r7], %r1; "
     "atom.shared.cas.b32 %r20, [%r7], %r1, %r21;",
