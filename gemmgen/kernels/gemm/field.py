@@ -21,6 +21,7 @@ from gemmgen.kernels.gemm.sparsity import places
 from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec
 from gemmgen.kernels.gemm.split_precision.field import PlanesOverField
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
+from gemmgen.kernels.gemm.triangles import Triangles
 
 _CASES = ("2 x 3 tiles", "padded leading dimensions")
 _REFERENCE = {
@@ -98,6 +99,8 @@ def excluded(plan: GemmPlan) -> str:
         return "the plain kernel that instances are held against computes the functions of all outputs equally accurately"
     if any(not scale.tiled for scale in plan.scales) or plan.weight_bits < 8 * plan.matrix_b.element_bytes:
         return "the plain kernel that instances are held against has neither scales of float32 nor packed weights"
+    if plan.spec.triangles != Triangles.ALL:
+        return "the plain kernel that instances are held against computes all of C"
     if plan.lie_anywhere or plan.own_scalars:
         return "the plain kernel that instances are held against has one alpha, one beta, and matrices at strides"
     if getattr(plan.spec.mainloop, "accumulators", "f32") == "f16":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -278,9 +279,25 @@ def promised(plan: GemmPlan, size: tuple[int, int, int]) -> tuple[int, int, int]
     """The next larger size that keeps the spec's promises about multiples, no deeper than the instance may be; 0 stays 0."""
     multiples = plan.spec.multiple_of
     m, n, k = (round_up(extent, multiple) for extent, multiple in zip(size, (multiples.m, multiples.n, multiples.k), strict=True))
+    if plan.spec.triangles.c == "mirrored":
+        m = n = round_up(max(m, n), lcm(multiples.m, multiples.n)) if m and n else 0
     if plan.largest_depth is not None:
         k = min(k, plan.largest_depth // multiples.k * multiples.k)
     return m, n, k
+
+
+def _within_triangle(plan: GemmPlan, product: Expected, stored: npt.NDArray[Any]) -> Expected:
+    """The contents of a C of which only a triangle is stored, or one and its mirror image."""
+    part = plan.spec.triangles.c
+    if part == "all":
+        return product
+    within = plan.spec.triangles.holds("c", stored.shape)
+    before = to_numbers(plan.matrix_c.type, stored)
+    bound = np.zeros(stored.shape) if product.bound is None else product.bound
+    if part == "mirrored":
+        value, bound = (np.where(within, one, one.swapaxes(-1, -2)) for one in (product.value, bound))
+        return Expected(value, bound)
+    return Expected(np.where(within, product.value, before).astype(product.value.dtype), np.where(within, bound, 0.0))
 
 
 def _prime(near: int) -> int:
@@ -288,7 +305,19 @@ def _prime(near: int) -> int:
 
 
 def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Values of an array before the launch; NaN in operands that BLAS does not read."""
+    """Values of an array before the launch; NaN in operands that BLAS does not read; zeros outside of the triangles of A and B."""
+    values = _fill(plan, case, name, shape, rng)
+    if name not in ("A", "B"):
+        return values
+    own, other = (plan.spec.triangles.a, plan.spec.triangles.b)[:: 1 if name == "A" else -1]
+    if other != "all" and case.data == "nonfinite" and case.scalars.get("alpha", 1.0) != 0:
+        values = np.where(np.isfinite(values), values, 1.0)  # beside zeros that are not multiplied they need not count
+    if own != "all":
+        values = np.where(plan.spec.triangles.holds("a" if name == "A" else "b", shape), values, 0.0)
+    return values
+
+
+def _fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     if plan.kept_factor is not None and name == f"planes_{plan.kept_factor.lower()}":
         return _kept_array(plan, plan.kept_factor, case)
     if plan.weight_bits < 8 * plan.matrix_b.element_bytes and name in ("B", "scales", "zeros"):
@@ -437,7 +466,11 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
         if plan.depths_differ:
             arrays = dict(arrays) | {name: within_depths(arrays[name], arrays["offsets"], axis) for name, axis in (("A", 2), ("B", 1))}
         products = [_of_each(plan, case, arrays) if plan.own_scalars else _reference(plan, case, arrays)]
-        return {"C": products[0].expected} | _largest(arrays, [products[0].inner]) | further(products, [np.s_[:]])
+        return (
+            {"C": _within_triangle(plan, products[0].expected, arrays["C"])}
+            | _largest(arrays, [products[0].inner])
+            | further(products, [np.s_[:]])
+        )
     before = to_numbers(plan.matrix_c.type, arrays["C"])
     value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
     bound = np.zeros(value.shape)

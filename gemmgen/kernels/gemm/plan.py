@@ -28,6 +28,7 @@ from gemmgen.kernels.gemm.reasons import (
     place_reasons,
     scalar_reasons,
     scale_reasons,
+    triangle_reasons,
     ungrouped_reasons,
 )
 from gemmgen.kernels.gemm.scaling import ScaleArray
@@ -626,6 +627,7 @@ class Outline:
             *ungrouped_reasons(spec),
             *place_reasons(spec),
             *scalar_reasons(spec),
+            *triangle_reasons(spec),
         ]
 
     def epilogue(self) -> tuple[Step, ...]:
@@ -660,6 +662,7 @@ class Outline:
         words += ["scaled"] if spec.scales.given else []
         words += {"none": [], "strided": ["batched"], "grouped": ["grouped"]}[spec.batch]
         words += spec.grouping.words
+        words += spec.triangles.words
         types = [matrix.type for matrix in self.matrices]
         words += ["_".join(types)] if set(types) != {"f32"} else []
         words += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.epilogue.operations import SECOND
+from gemmgen.kernels.epilogue.operations import COORDINATES, SECOND
 from gemmgen.kernels.gemm import scaling
 from gemmgen.kernels.gemm.grouping import Grouping
-from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, Multiples, SplitKCluster, SplitKLast, StreamK
+from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, Multiples, Rasterization, SplitKCluster, SplitKLast, StreamK
+from gemmgen.kernels.gemm.triangles import Triangles
 from gemmgen.kernels.matrix import Matrix
 
 WIDEST_ACCESS_BYTES = 16
@@ -17,6 +18,10 @@ CONSTANT_STRATEGIES = ("wgmma", "narrow_weights")
 DOUBLE_STRATEGIES = ("mma_sync",)
 PLACE_STRATEGIES = ("tiled", "mma_sync")
 """Strategies for matrices that lie anywhere."""
+FACTOR_TRIANGLES = ("mma_sync", "wgmma")
+"""Strategies that skip the zeros of triangular factors."""
+RESULT_TRIANGLES = ("tiled", *FACTOR_TRIANGLES)
+"""Strategies that compute a triangle of C."""
 DUAL_STRATEGIES = ("naive", "mma_sync", "wgmma")
 """Strategies that multiply A by two matrices at once."""
 FMA_TYPES = ("f32", "f16", "bf16")
@@ -212,6 +217,47 @@ def scalar_reasons(spec: GemmSpec) -> Iterator[Reason]:
     if spec.decomposition.scheme != "data_parallel" or spec.dual or getattr(loop, "copies", "cp_async") == "none":
         got = f"{spec.decomposition.scheme}, dual: {spec.dual}, copies: {getattr(loop, 'copies', 'registers')}"
         yield Reason("scalars", "scalars", got, "data_parallel, one product each and tiles in shared memory for factors of each product")
+
+
+def triangle_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Fields that exclude triangular matrices."""
+    if spec.triangles == Triangles.ALL:
+        return
+    loop, given = spec.mainloop, ", ".join(spec.triangles.words)
+    needed = RESULT_TRIANGLES if spec.triangles.a == spec.triangles.b == "all" else FACTOR_TRIANGLES
+    if loop.strategy not in needed or getattr(loop, "copies", "cp_async") == "none":
+        got = f"{given} with strategy: {loop.strategy}, copies: {getattr(loop, 'copies', 'tma')}"
+        need = f"strategy: {', '.join(needed)} with tiles in shared memory for triangular matrices"
+        yield Reason("triangles", "mainloop.strategy", got, need)
+    arithmetic = getattr(loop, "arithmetic", Arithmetic())
+    packed = getattr(loop, "sparse", "none") != "none" or getattr(loop, "multiplied", "stored") != "stored"
+    if arithmetic != Arithmetic() or packed or spec.scales.given:
+        got = "planes, sparse or packed factors, or block scales"
+        yield Reason("triangles", "mainloop", got, "plain factors for triangular matrices")
+    if spec.decomposition.scheme != "data_parallel":
+        yield Reason("triangles", "decomposition.scheme", spec.decomposition.scheme, "data_parallel for triangular matrices")
+    if spec.batch == "grouped" or spec.grouping != Grouping.SORTED:
+        got = f"batch: {spec.batch}" + (f", {', '.join(spec.grouping.words)}" if spec.grouping.words else "")
+        yield Reason("triangles", "batch", got, "none or strided, with all of k and one size, for triangular matrices")
+    cluster = getattr(loop, "cluster", None)
+    if cluster is not None and cluster.m * cluster.n > 1:
+        got = f"{cluster.m} x {cluster.n}"
+        yield Reason("triangles", "mainloop.cluster", got, "1 x 1 for triangular matrices: blocks of a cluster would have other steps")
+    if spec.triangles.c == "all":
+        return
+    if spec.order != "row_major" or spec.store == "tma" or spec.rasterization != Rasterization():
+        got = f"order: {spec.order}, store: {spec.store}, rasterization: {spec.rasterization.along}, {spec.rasterization.group}"
+        need = "row_major, store: direct or through_shared, and no rasterization for a triangle of C; the transposed product has column-major results"
+        yield Reason("triangles", "triangles.c", got, need)
+    if spec.dual or spec.amax != "none" or any(operation.further_outputs for operation in spec.epilogue):
+        got = f"dual: {spec.dual}, amax: {spec.amax}, or further outputs"
+        yield Reason("triangles", "triangles.c", got, "one product and one output for a triangle of C")
+    placed = [operand.name for operation in spec.epilogue for operand in operation.operands() if operand.per not in ("all", "memory")]
+    names = {name for operation in spec.epilogue for assignment in operation.assignments for name in assignment.node.names}
+    placed += sorted(names & set(COORDINATES))
+    if spec.triangles.c == "mirrored" and placed:
+        need = "numbers alone for a mirrored C: an element and its mirror image have the same value"
+        yield Reason("triangles", "epilogue", f"operands {', '.join(placed)}", need)
 
 
 def thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:

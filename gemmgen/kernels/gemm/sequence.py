@@ -76,6 +76,8 @@ def gemm_problem(
         if multiple > 1:
             text = f"{dim} must be a multiple of {multiple}, as the spec's multiple_of.{dim} promises"
             constraints.append(Constraint(Formula(f"{dim} % {multiple} == 0"), text))
+    if spec.triangles.c == "mirrored":
+        constraints.append(Constraint(Formula("m == n"), "m must be equal to n: elements of C have mirror images"))
     if spec.batch == "strided":
         meaning = "problems in the batch; they run along y of the grid, which has no more room"
         if largest_batch > GRID_LIMITS[1]:

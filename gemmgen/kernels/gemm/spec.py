@@ -11,6 +11,7 @@ from gemmgen.kernels.epilogue.operations import Operations
 from gemmgen.kernels.family import LATER, KernelSpec, SpecModel
 from gemmgen.kernels.gemm.grouping import Grouping
 from gemmgen.kernels.gemm.scaling import Scales
+from gemmgen.kernels.gemm.triangles import Triangles
 from gemmgen.kernels.math.fma_order import OrderName
 from gemmgen.kernels.tiles.extents import Extents2, Extents3
 
@@ -504,6 +505,8 @@ class GemmSpec(KernelSpec):
     ends; rows beyond the last are left as they are. Values per column differ from group to group. Needs tensor cores."""
     grouping: Annotated[Grouping, LATER] = Grouping.SORTED
     """Rows of groups that do not follow one another, or are others of A or C (``docs/formats.md``)."""
+    triangles: Annotated[Triangles, LATER] = Triangles.ALL
+    """Triangular A, B and C. Need ``mma_sync`` or ``wgmma`` without clusters, and all of k in one block."""
     batch_invariant: Annotated[bool, LATER] = False
     """Promise that a row's result does not depend on how many rows there are: k is divided, and its parts are added up, in the same way
     for all of them. Refused where that depends on the sizes of a problem."""

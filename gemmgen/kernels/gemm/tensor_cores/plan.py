@@ -154,12 +154,27 @@ class TensorPlan(GemmPlan):
     @property
     def counts_across(self) -> bool:
         """True if pieces of work are found by the number of tiles across the direction that these are counted along."""
-        return self.spec.rasterization.group > 1 or bool(self.batched) or self.slices > 1 or self.cut_at_launch
+        divided = self.slices > 1 or self.cut_at_launch
+        return self.spec.rasterization.group > 1 or bool(self.batched) or divided or self.spec.triangles.c != "all"
+
+    @property
+    def k_ends(self) -> tuple[str, ...]:
+        """Values of k that a tile's rows of a triangular A, or columns of B, end before; CUDA expressions."""
+        triangles = self.spec.triangles
+        rows = ("work.row + kTileM",) if triangles.a == "lower" else ()
+        return (*rows, "work.column + kTileN") if triangles.b == "upper" else rows
+
+    @property
+    def k_begins(self) -> tuple[str, ...]:
+        """Values of k that they begin with, or before; CUDA expressions."""
+        triangles = self.spec.triangles
+        rows = ("work.row",) if triangles.a == "upper" else ()
+        return (*rows, "work.column") if triangles.b == "lower" else rows
 
     @property
     def begins_within(self) -> bool:
         """True if a piece of work may begin with another step along k than the first."""
-        return getattr(self.spec.decomposition, "slices", 1) != 1 or self.store == "streamed"
+        return getattr(self.spec.decomposition, "slices", 1) != 1 or self.store == "streamed" or bool(self.k_begins)
 
 
 class TensorNumbers(TypedDict):
