@@ -140,7 +140,7 @@ def _readable(request: Request) -> tuple[GemmRequest, Transposes] | None:
     """A product that kernels for processors can compute, its result stored by rows, and how its operands are stored; None of others."""
     if not isinstance(request, GemmRequest) or {request.a.type, request.b.type, request.c.type} != {"f32"} or request.amax != "none":
         return None
-    if request.groups is not None or request.second is not None:
+    if request.groups is not None or request.second is not None or request.triangles.c != "all":
         return None
     if not is_stored(request.c, row_major=True) or _is_vector_along_lines(request):
         request = request.transposed

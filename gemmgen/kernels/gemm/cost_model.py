@@ -20,7 +20,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     """The launches of one problem."""
     m, n, k, batch = problem["m"], problem["n"], problem["k"], problem.get("batch", 1)
     groups = problem.get("groups", 1)
-    tiles = ceil_div(m, plan.tile_m) * ceil_div(n, plan.tile_n) * batch
+    tiles = plan.spec.triangles.tiles_of_result((m, n), (plan.tile_m, plan.tile_n)) * batch
     if plan.grouped:
         # A group's last tile has half of its rows on average; groups of warps without rows skip it.
         parts = plan.row_parts
@@ -49,7 +49,8 @@ def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
     results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
     batch = problem.get("batch", 1)
     special = float(batch * m * n * sum(step.special for step in plan.epilogue))
-    return Cost(2.0 * products * batch * m * n * k, float(batch * (moved + results)), plan.unit, special)
+    elements = batch * plan.spec.triangles.elements_of_result(m, n)
+    return Cost(2.0 * products * elements * k, float(batch * (moved + results)), plan.unit, special)
 
 
 def fetches(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:

@@ -100,6 +100,7 @@ def changes_for(spec: GemmSpec, placed: Placed, truncated: bool = False, units: 
         "storage": Storage.model_validate({**types, "c": request.c.type}),
         "batch": "strided" if request.batched else "grouped" if request.groups is not None else "none",
         "grouping": request.grouping,
+        "triangles": request.triangles,
         "alignment": Alignment.model_validate(placed.alignment),
         "multiple_of": Multiples(**{name: promised[name] if extent % promised[name] == 0 else 1 for name, extent in extents.items()}),
         "scales": Scales.model_validate({operand: by.stored(operand) for operand, by in request.block_scales}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from gemmgen.core.errors import SpecError
@@ -17,7 +18,7 @@ from gemmgen.kernels.gemm.grouping import Grouping
 from gemmgen.kernels.gemm.numeric_class import numeric_class
 from gemmgen.kernels.gemm.packed_weights import BYTES, HALF_TYPES, Weights
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.reasons import DOUBLE_STRATEGIES, DUAL_STRATEGIES
+from gemmgen.kernels.gemm.reasons import DOUBLE_STRATEGIES, DUAL_STRATEGIES, triangle_reasons
 from gemmgen.kernels.gemm.request import (
     CONSTANT,
     DOUBLE,
@@ -32,11 +33,12 @@ from gemmgen.kernels.gemm.request import (
     transposed,
 )
 from gemmgen.kernels.gemm.sequence import MAX_SLICES
-from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, WgmmaMainloop
+from gemmgen.kernels.gemm.spec import Cluster, GemmSpec, MmaSyncMainloop, Rasterization, WgmmaMainloop
 from gemmgen.kernels.gemm.strategies import part_for
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS
+from gemmgen.kernels.gemm.triangles import WORDS, Triangles
 from gemmgen.kernels.problem_words import unknown_word
-from gemmgen.kernels.requests import Fit, Layout, NoClass, replaced, say_once
+from gemmgen.kernels.requests import Fit, Layout, NoClass, changed_fields, replaced, say_once
 
 ACTIVATIONS = {
     "relu": {"op": "relu"},
@@ -66,6 +68,8 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return VARIES
     if spec.scalars != "launch":
         return "it has alpha and beta of each product"
+    if spec.triangles != Triangles.ALL and spec.triangles != request.triangles:
+        return "it is for triangular matrices"
     if spec.scales.given and not request.block_scales:
         return "it is for factors with block scales"
     if getattr(spec.mainloop, "sparse", "none") != "none":
@@ -90,8 +94,28 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         if spec.order != "row_major" or not is_stored(request.c, True):
             return "two products are made in rows of C alone"
         spec = spec if spec.dual else _as_dual(spec)
-    answer: Fit | str = part_for(spec, "matching").fit(spec, spec.mainloop, request)
-    return answer
+    if request.triangles == Triangles.ALL:
+        answer: Fit | str = part_for(spec, "matching").fit(spec, spec.mainloop, request)
+        return answer
+    triangular = _with_triangles(spec, request)
+    if isinstance(triangular, str):
+        return triangular
+    answer = part_for(spec, "matching").fit(triangular[0], triangular[0].mainloop, triangular[1])
+    return answer if isinstance(answer, str) else replace(answer, derived=changed_fields(spec, answer.spec))
+
+
+def _with_triangles(spec: GemmSpec, request: GemmRequest) -> tuple[GemmSpec, GemmRequest] | str:
+    """A kernel as it takes triangular matrices, and the request with those that it can make use of: zeros of triangular factors are
+    multiplied by kernels that cannot skip them."""
+    changes: dict[str, object] = {"rasterization": Rasterization(), "store": "direct" if spec.store == "tma" else spec.store}
+    if isinstance(spec.mainloop, WgmmaMainloop):
+        changes["mainloop"] = spec.mainloop.model_copy(update={"cluster": Cluster()})
+    of_result = request.triangles.model_copy(update={"a": "all", "b": "all"})
+    for triangles in (request.triangles, of_result):
+        changed = replaced(spec, {**(changes if triangles.c != "all" else {}), "triangles": triangles})
+        if not any(triangle_reasons(changed)):
+            return changed, replace(request, triangles=triangles)
+    return "it computes all of C"
 
 
 def _as_dual(spec: GemmSpec) -> GemmSpec:
@@ -165,6 +189,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     precision: Precision = "f32"
     keeps = False
     rows_of_groups: dict[str, Any] = {}
+    triangles: dict[str, str] = {}
     said: dict[str, str] = {}
     blocks: dict[str, re.Match[str]] = {}
     weights: Weights | None = None
@@ -199,6 +224,10 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif option in ROWS_OF_GROUPS:
             say_once(said, option, option)
             rows_of_groups |= ROWS_OF_GROUPS[option]
+        elif option in WORDS:
+            (matrix, part), *_ = WORDS[option].items()
+            say_once(said, f"triangle of {matrix}", option)
+            triangles[matrix] = part
         elif option == "planes":
             keeps = True
         elif option == CONSTANT:
@@ -218,7 +247,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             need = f"nn, nt, tn, tt, {', '.join(FACTOR_TYPES)}, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
             need += "w4g128z (weights of 4 or 8 bits, groups of 32, 64 or 128, zero points), "
             need += "scales_a=1x128 or scales_b=128x128 (block scales; _ue8m0, _mn), "
-            need += f"{', '.join(ROWS_OF_GROUPS)} (rows of groups), depths (values of k of each product of a batch), "
+            need += f"{', '.join(WORDS)} (triangular matrices), {', '.join(ROWS_OF_GROUPS)} (rows of groups), "
+            need += "depths (values of k of each product of a batch), "
             words = ", ".join((*SCALES, *ACTIVATIONS, *GATED))
             need += f"planes (of B are kept), {CONSTANT} (B is), alpha, beta, bias, residual, {words}, {' or '.join(PRECISIONS)}"
             raise unknown_word("a GEMM problem", option, re.findall(r"\w+", need), need)
@@ -247,6 +277,10 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     if "depths" in said and (batch is None or letters != "tn"):
         raise SpecError("a GEMM problem's option depths is for a batch with A and B in rows of m and n: add batch=N and tn")
     grouping = Grouping.model_validate(rows_of_groups | ({"depth": "offsets"} if "depths" in said else {}))
+    if triangles and (groups is not None or "depths" in said or "gate" in said or keeps or blocks or weights is not None):
+        raise SpecError("a GEMM problem's triangles exclude groups, depths, two products, planes, block scales and packed weights")
+    if "mirrored" in triangles.values() and m != n:
+        raise SpecError(f"a GEMM problem's option mirrored is for a square C; this one is {m} x {n}")
     rows = Layout.packed((m,), "s32")
     if keeps and (b.type != "f32" or len(b.shape) > 2):
         raise SpecError("a GEMM problem's option planes is for float32 without a batch")
@@ -263,6 +297,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         second=b if "gate" in said else None,
         offsets=None if groups is None else Layout.packed((groups,), "s32"),
         grouping=grouping,
+        triangles=Triangles.model_validate(triangles),
         depths=Layout.packed((batch,), "s32") if batch is not None and "depths" in said else None,
         gather=rows if grouping.gathered else None,
         scatter=rows if grouping.scattered else None,

@@ -28,6 +28,7 @@ from gemmgen.kernels.gemm.request import (
     vector_type,
 )
 from gemmgen.kernels.gemm.scaling import BlockDepth, BlockScale, scale_shape
+from gemmgen.kernels.gemm.triangles import Triangles
 from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
 
 SCALES = ("scale_a", "scale_b", "scale_out")
@@ -114,7 +115,12 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     epilogue += formula
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
     named = _named(formula, every, shape, batch)
-    own_rows = any(_tells_rows_apart(one) for one in formula) or any(getattr(step, "per", "") == "row" for step in epilogue)
+    triangles = _triangles(options.get("triangles"), full, operands)
+    own_rows = (
+        triangles != Triangles.ALL
+        or any(_tells_rows_apart(one) for one in formula)
+        or any(getattr(step, "per", "") == "row" for step in epilogue)
+    )
     if blocks and len(full) > 2:
         raise LaunchError(f"matmul: block scales for a result of shape {shape}, need two matrices; reshape a and out to (rows, columns)")
     layouts = _without_batch(a, b, c, z, own_rows)
@@ -146,11 +152,26 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         invariant="m" if options.get("batch_invariant") else "none",
         constant=("b",) if options.get("constant") else (),
         named=named,
+        triangles=triangles,
         scaled_a=blocks.get("scale_a"),
         scaled_b=blocks.get("scale_b"),
     )
     results = (Result("out", shape, kind),)
     return Interpretation(request.transposed if columns else request, results, tuple(copies.values()))
+
+
+def _triangles(given: Triangles | None, shape: tuple[int, ...], operands: Mapping[str, Layout]) -> Triangles:
+    """Triangular matrices of a call, with a result of ``shape``."""
+    triangles = given or Triangles.ALL
+    has_out = operands.get("out") is not None
+    many = [name for name in ("bias", "residual", *SCALES) if operands.get(name) is not None and prod(operands[name].shape) > 1]
+    if triangles.c == "mirrored" and many:
+        raise LaunchError(f"matmul: a mirrored result with {' and '.join(many)}, need numbers: an element and its mirror image are equal")
+    if triangles.c == "mirrored" and shape[-2] != shape[-1]:
+        raise LaunchError(f"matmul: a mirrored result of shape {shape}, need as many rows as columns")
+    if triangles.c in ("lower", "upper") and not has_out:
+        raise LaunchError(f"matmul: the {triangles.c} triangle of c without out, need the array whose other elements stay as they are")
+    return triangles
 
 
 def _interpret_gated(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:

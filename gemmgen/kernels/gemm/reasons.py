@@ -247,8 +247,8 @@ def triangle_reasons(spec: GemmSpec) -> Iterator[Reason]:
         return
     if spec.order != "row_major" or spec.store == "tma" or spec.rasterization != Rasterization():
         got = f"order: {spec.order}, store: {spec.store}, rasterization: {spec.rasterization.along}, {spec.rasterization.group}"
-        need = "row_major, store: direct or through_shared, and no rasterization for a triangle of C; the transposed product has column-major results"
-        yield Reason("triangles", "triangles.c", got, need)
+        need = "row_major, direct or through_shared, and no rasterization for a triangle of C"
+        yield Reason("triangles", "triangles.c", got, need, "column-major results are row-major ones of the transposed product")
     if spec.dual or spec.amax != "none" or any(operation.further_outputs for operation in spec.epilogue):
         got = f"dual: {spec.dual}, amax: {spec.amax}, or further outputs"
         yield Reason("triangles", "triangles.c", got, "one product and one output for a triangle of C")

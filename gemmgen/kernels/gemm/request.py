@@ -11,6 +11,7 @@ from gemmgen.kernels.epilogue.operations import Axis, Operation
 from gemmgen.kernels.gemm.grouping import Grouping
 from gemmgen.kernels.gemm.packed_weights import Weights
 from gemmgen.kernels.gemm.scaling import BlockScale
+from gemmgen.kernels.gemm.triangles import Triangles
 from gemmgen.kernels.requests import MAX_ALIGNMENT, Layout, Request, widest
 
 TYPES = ("f32", "f16", "bf16")
@@ -135,6 +136,8 @@ class GemmRequest(Request):
     """Format of B where it holds packed weights."""
     constant: tuple[Literal["a", "b"], ...] = ()
     """Operands that no work before the launch may still be writing."""
+    triangles: Triangles = Triangles.ALL
+    """Triangular A, B and C, as in a spec."""
     invariant: Extent = "none"
     """The extent on which no element may depend: that of a batch, along the rows of C, or along its columns where C is transposed."""
 
@@ -186,6 +189,7 @@ class GemmRequest(Request):
             "" if self.precision == "f32" else self.precision,
             f"batch={self.c.shape[0]}" if self.batched else f"groups={self.groups}" if self.groups is not None else "",
             ",".join(self.grouping.words),
+            ",".join(self.triangles.words),
             "planes" if self.planes is not None else "",
             self.scaled_a.word("a") if self.scaled_a is not None else "",
             self.scaled_b.word("b") if self.scaled_b is not None else "",
@@ -248,6 +252,7 @@ class GemmRequest(Request):
             named=tuple(one.turned for one in self.named),
             scaled_a=self.scaled_b and self.scaled_b.turned,
             scaled_b=self.scaled_a and self.scaled_a.turned,
+            triangles=self.triangles.across,
             invariant=_TURNED[self.invariant],
             constant=tuple("b" if operand == "a" else "a" for operand in self.constant),
         )

@@ -51,4 +51,5 @@ def least_seconds(spec: GemmSpec, request: GemmRequest, device: Device) -> float
     if spec.mainloop.strategy not in MULTIPLY_ADDS:
         return 0.0
     m, n, k = request.sizes
-    return 2.0 * m * n * k * (request.c.shape[0] if request.batched else 1) / device.fp32_roof.value
+    elements = request.triangles.elements_of_result(m, n)
+    return 2.0 * elements * k * (request.c.shape[0] if request.batched else 1) / device.fp32_roof.value

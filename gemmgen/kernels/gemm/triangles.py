@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.family import SpecModel
 
 if TYPE_CHECKING:
@@ -42,6 +43,24 @@ class Triangles(SpecModel):
         """Triangles of the transposed product: A and B change places, and all change sides."""
         sides = {to: _ACROSS.get(getattr(self, name), getattr(self, name)) for name, to in (("a", "b"), ("b", "a"), ("c", "c"))}
         return Triangles.model_validate(sides)
+
+    def tiles_of_result(self, shape: tuple[int, int], tile: tuple[int, int]) -> int:
+        """Tiles of C, m x n, that have elements of its triangle."""
+        (m, n), (tile_m, tile_n) = shape, tile
+        columns = ceil_div(n, tile_n)
+        if self.c == "all":
+            return ceil_div(m, tile_m) * columns
+        if self.c == "upper":
+            return sum(columns - min(row // tile_n, columns) for row in range(0, m, tile_m))
+        return sum(ceil_div(min(n, row + tile_m, m), tile_n) for row in range(0, m, tile_m))
+
+    def elements_of_result(self, m: int, n: int) -> int:
+        """Elements of C, m x n, that are computed."""
+        if self.c == "all":
+            return m * n
+        rows, columns = (n, m) if self.c == "upper" else (m, n)
+        square = min(rows, columns)
+        return square * (square + 1) // 2 + (rows - square) * columns
 
     def holds(self, name: Literal["a", "b", "c"], shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
         """True where a matrix, or each of a batch, has elements of its triangle; of a mirrored C, the lower one."""

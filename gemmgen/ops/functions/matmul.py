@@ -10,6 +10,7 @@ from typing import Literal
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import Operations, are_floats, is_plain_number, number
 from gemmgen.kernels.epilogue.options import hashable
+from gemmgen.kernels.gemm.triangles import Triangles
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import same_place
 from gemmgen.ops.complex_products import is_complex
@@ -29,7 +30,7 @@ OPERATOR = Operator(
     ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"),
     ("out",),
     ("alpha", "beta", "gamma", "bias"),
-    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output", "batch_invariant", "constant"),
+    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output", "batch_invariant", "constant", "triangles"),
     ("amax",),
     2,
 )
@@ -58,6 +59,7 @@ def matmul(
     output: str | None = None,
     precision: Literal["f32", "ffma", "tf32", "int8x14", "int8x15"] = "f32",
     batch_invariant: bool = False,
+    triangles: Mapping[str, str] | None = None,
     stream: Stream | None = None,
     backend: Literal["auto", "emulator"] = "auto",
 ) -> ArrayT:
@@ -125,6 +127,12 @@ def matmul(
     batch_invariant
         True: a row of the result has the same bits for every number of rows. The choice is the fastest instance of one numeric class, which
         adds products in one order (docs/classes.md).
+    triangles
+        Triangular matrices: ``{"c": "lower"}`` or ``"upper"`` computes the elements on one side of the diagonal, and on it, with about
+        half of the work, and leaves the rest of ``out`` as it is; ``{"c": "mirrored"}`` stores those below the diagonal above it as well,
+        for a product that is symmetric, such as ``matmul(a, a.T)``. ``{"a": "lower"}``, or ``"upper"``, or ``"b"``: the factor holds zeros
+        on the other side, which most kernels skip. Goes with ``out``, ``alpha``, ``beta``, ``bias``, ``residual``, ``activation`` and
+        ``output`` (docs/formats.md).
     stream
         The CUDA stream, as for ``Kernel``.
     backend
@@ -152,6 +160,7 @@ def matmul(
         and precision == "f32"
         and backend == "auto"
         and batch_invariant is False
+        and triangles is None
     )
     if plain:
         product: ArrayT | None = PLAIN.product(a, b, out)
@@ -160,6 +169,11 @@ def matmul(
     constant = isinstance(b, Constant)
     if isinstance(b, Constant):
         b = b.source
+    parts = None if triangles is None else _checked_triangles(triangles)
+    if parts is not None and (
+        isinstance(b, Planes | Weight | SparseWeight) or is_complex(a) or is_complex(b) or precision in BY_INTEGERS or epilogue is not None
+    ):
+        raise LaunchError("matmul: triangles go with plain factors and without epilogue; use bias, residual and activation")
     if is_complex(a) or is_complex(b):
         unwanted = (bias, residual, activation, epilogue, operands, scale_a, scale_b, scale_out, amax, output)
         if any(one is not None for one in unwanted) or (gamma, batch_invariant, stream) != (1, False, None):
@@ -221,6 +235,7 @@ def matmul(
             and amax is None
             and stream is None
             and not batch_invariant
+            and parts is None
             and (activation is None or isinstance(activation, str))  # the tracer does not see through the class of a text
             and backend == "auto"
             and not isinstance(bias, Real),
@@ -249,7 +264,7 @@ def matmul(
         planes = None if precision == "ffma" else b.array(backend == "emulator", stream)
         b = b.source
     beta = beta if beta.__class__ is float else number("matmul", "beta", beta)
-    options = (scaled, beta != 0, bias_number, activation, precision, backend, output, batch_invariant, constant)
+    options = (scaled, beta != 0, bias_number, activation, precision, backend, output, batch_invariant, constant, parts)
     if not are_floats(alpha, beta, gamma):
         alpha, beta, gamma = number("matmul", "alpha", alpha), number("matmul", "beta", beta), number("matmul", "gamma", gamma)
     arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, planes, amax, out)
@@ -257,3 +272,12 @@ def matmul(
     if plain:
         PLAIN.remember(a, b, out, OPERATOR.known_on_numpy(arrays, options))
     return result
+
+
+def _checked_triangles(given: Mapping[str, str]) -> Triangles:
+    """Triangular matrices as a request has them."""
+    sides: dict[str, tuple[str, ...]] = {"a": ("lower", "upper"), "b": ("lower", "upper"), "c": ("lower", "upper", "mirrored")}
+    if not isinstance(given, Mapping) or any(name not in sides or given[name] not in sides[name] for name in given):
+        need = "a mapping of a and b to 'lower' or 'upper', and of c to 'lower', 'upper' or 'mirrored'"
+        raise LaunchError(f"matmul: triangles is {given!r}, need {need}")
+    return Triangles.model_validate(dict(given))

@@ -23,6 +23,7 @@ from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
+from gemmgen.kernels.gemm.triangles import Triangles
 from gemmgen.kernels.gemm.wgmma.cost import (
     FILLED,
     MULTICAST,
@@ -238,7 +239,7 @@ def _store_coordinate(turned: bool, boxes: bool) -> float:
 
 def _is_plain(request: GemmRequest) -> bool:
     """True if the request asks for nothing that other strategies, or kernels for it alone, do."""
-    plain = request.groups is None and request.weights is None and request.planes is None
+    plain = request.groups is None and request.weights is None and request.planes is None and request.triangles == Triangles.ALL
     plain = plain and (request.second is None or (request.a.type in ("bf16", "f16") and not request.block_scales))
     plain = plain and all(by.block.k == BLOCK_K and by.block.type in SCALE_TYPES for _, by in request.block_scales)
     return plain and request.a.type == request.b.type and request.a.type in TYPES
