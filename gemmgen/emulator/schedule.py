@@ -127,7 +127,10 @@ class RandomWarps:
 
 
 class FirstWarp:
-    """Always the first warp that can run, so that a thread that polls starves all later ones."""
+    """Always the first warp that can run, or always the last one, so that a thread that polls starves all others behind it."""
+
+    def __init__(self, *, last: bool = False) -> None:
+        self.last = last
 
     def start(self, lanes: int) -> None:
         pass
@@ -137,7 +140,7 @@ class FirstWarp:
         runnable = np.flatnonzero(by_warp.min(axis=1) < BLOCKED)
         if not len(runnable):
             return None
-        first = int(runnable[0])
+        first = int(runnable[-1 if self.last else 0])
         turn = _lowest(by_warp[first])
         assert turn is not None
         return Turn(turn.block, turn.lanes + first * WARP, turn.until)

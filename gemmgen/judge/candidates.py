@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import PAGE
 from gemmgen.emulator.errors import InFlightRead, InFlightWrite
 from gemmgen.emulator.program import Program, link
+from gemmgen.judge.patience import impatient
 from gemmgen.judge.reference import Arrays
 from gemmgen.judge.task import Task, evaluate
 from gemmgen.sanitizer.findings import Finding, findings_of
@@ -67,8 +69,10 @@ class Conditions:
 
     warp_order: int | None = None
     """Seed of a random order of warps; None: the default order."""
-    starves: bool = False
-    """True: warps that poll starve later ones."""
+    starves: Literal["", "later", "earlier"] = ""
+    """Warps that those that poll starve."""
+    gives_up: bool = False
+    """True: waits that count their turns give up after one."""
     elsewhere: bool = False
     """True: arrays have other addresses than in other calls."""
     arithmetic: Arithmetic = REAL
@@ -143,6 +147,12 @@ class KernelCandidate:
         """The kernel's PTX."""
         return (self.code.ptx,)
 
+    @cached_property
+    def impatient(self) -> str | None:
+        """PTX whose waits give up after one turn; None if no wait counts its turns."""
+        (program,) = self.programs()
+        return impatient(program, self.code.ptx) if program.polls else None
+
     def programs(self) -> Sequence[Program]:
         """The kernel."""
         return (link(self.code.ptx, self.entry.symbol),)
@@ -169,7 +179,7 @@ class KernelCandidate:
         return self._launch(sizes, last, Conditions(elsewhere=not more), symbols)
 
     def _launch(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions, symbols: dict[str, Any] | None = None) -> Called:
-        schedule: emulator.Schedule | None = emulator.FirstWarp() if conditions.starves else None
+        schedule: emulator.Schedule | None = emulator.FirstWarp(last=conditions.starves == "earlier") if conditions.starves else None
         if conditions.warp_order is not None:
             schedule = emulator.RandomWarps(conditions.warp_order)
         outputs: Arrays = {}
@@ -193,7 +203,7 @@ class KernelCandidate:
             args.append(Buffer(np.zeros(size, np.uint8), name="scratch") if size else 0)
         try:
             result = emulator.launch(
-                self.code.ptx,
+                self.impatient or self.code.ptx if conditions.gives_up else self.code.ptx,
                 self.entry.symbol,
                 grid=grid,
                 block=[max(1, evaluate(size, sizes)) for size in self.task.block],
@@ -202,7 +212,7 @@ class KernelCandidate:
                 source=self.code.text_of,
                 schedule=schedule,
                 hazards=True,
-                step_limit=_STARVED_STEPS if conditions.starves else STEP_LIMIT,
+                step_limit=_STARVED_STEPS if conditions.starves and not conditions.gives_up else STEP_LIMIT,
                 symbols=symbols,
                 arithmetic=conditions.arithmetic,
             )

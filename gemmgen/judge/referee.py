@@ -6,12 +6,13 @@ variables, and several orders of warps must agree. Errors are compared with a de
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,7 @@ KINDS = {
 }
 """Kinds of failures, each with a description of the candidate's behaviour."""
 SCHEDULES = 2
+_STARVED: tuple[Literal["later", "earlier"], ...] = ("later", "earlier")
 _PROBLEMS_OF_BUILDS = 3
 """Number of the last problems that other builds of a source compute, in addition to the first problem."""
 LATER = (0, 1, 1 << 20)
@@ -314,7 +316,7 @@ class Referee:
         self._check_literals()
         self._check_builds(plan, inputs, wanted, magnitudes)
         self._check_constant(runs[0], runs[1], wanted[0], wanted[1])
-        self._check_orders(inputs[0], runs[0])
+        self._check_orders(inputs[0], runs[0], wanted[0], magnitudes[0])
         self._check_state(inputs, runs[0])
         self._check_specials(special, of_special)
         self._check_field(field_inputs, of_field)
@@ -496,11 +498,11 @@ class Referee:
             if same and name in one and one[name].tobytes() != other[name].tobytes():
                 self._fail("constant-output", self.given[0], f"{name} is the same for different inputs")
 
-    def _check_orders(self, inputs: Arrays, usual: Called | None) -> None:
-        self.verdict.checks.append(f"{SCHEDULES} further orders of warps, and one in which warps that poll starve others")
+    def _check_orders(self, inputs: Arrays, usual: Called | None, wanted: Arrays, magnitude: Arrays) -> None:
+        self.verdict.checks.append(f"{SCHEDULES} further orders of warps, and those in which warps that poll starve all others")
         if usual is None:
             return
-        self._check_starved(inputs)
+        self._check_starved(inputs, usual, wanted, magnitude)
         for seed in range(1, SCHEDULES + 1):
             run = self._run(self.given[0], inputs, Conditions(warp_order=seed))
             if run is None or self.task.order == "any":
@@ -509,15 +511,23 @@ class Referee:
                 if values.tobytes() != run.outputs[name].tobytes():
                     self._fail("order-dependent", self.given[0], f"{name} has other bits under schedule {seed}")
 
-    def _check_starved(self, inputs: Arrays) -> None:
-        """A kernel that waits without end gives no verdict here; one that gives up after some turns continues without the data."""
+    def _check_starved(self, inputs: Arrays, usual: Called, wanted: Arrays, magnitude: Arrays) -> None:
+        """A kernel that waits without end gives no verdict here, nor does one that ends by a trap; one that gives up after some turns
+        continues without the data."""
         if not any(program.polls for program in self.candidate.programs()):
             return
-        try:
-            self.candidate.call(self.given[0], inputs, Conditions(starves=True))
-        except CandidateFailed as failure:
-            if failure.kind != "hangs":
-                self._try(self.given[0], partial(_raise, failure))
+        counts = isinstance(self.candidate, KernelCandidate) and self.candidate.impatient is not None
+        for starves, gives_up in itertools.product(_STARVED, (False, True) if counts else (False,)):
+            try:
+                run = self.candidate.call(self.given[0], inputs, Conditions(starves=starves, gives_up=gives_up))
+            except CandidateFailed as failure:
+                if failure.kind not in ("hangs", "traps"):
+                    self._try(self.given[0], partial(_raise, failure))
+                continue
+            self._compare(self.given[0], "ordinary", run, wanted, magnitude, "order-dependent")
+            for name, values in usual.outputs.items():
+                if self.task.order != "any" and values.tobytes() != run.outputs[name].tobytes():
+                    self._fail("order-dependent", self.given[0], f"{name} has other bits where warps wait for data in vain")
 
     def _check_state(self, inputs: list[Arrays], first: Called | None) -> None:
         """Runs calls that find the variables of earlier calls: one on other data, one on data of which half is as before, one after many
@@ -590,7 +600,8 @@ class Referee:
         self.verdict.checks.append("results after the timed run, on data that it saw and on data that it did not")
 
     def _special_inputs(self) -> list[Arrays]:
-        """Ordinary inputs with NaN, infinities and a zero in each; then, for each input, the same with zeros in half of its elements."""
+        """Ordinary inputs with NaN, infinities and a zero in each; then, for each input, the same with zeros in half of its elements, and
+        inputs of which one line in a direction is NaN: results of other lines must be numbers."""
         floats = [argument.name for argument in self.task.arrays if argument.role == "input" and argument.type in _WITH_INFINITY]
         types = {argument.name: argument.type for argument in self.task.arrays}
         inputs = []
@@ -605,6 +616,14 @@ class Referee:
                 for value in (np.nan, np.inf, -np.inf, 0.0) if flat.size else ():
                     flat[rng.integers(0, flat.size)] = to_elements(types[name], np.array([value], np.float32))[0]
             inputs.append(arrays)
+        for turn, name in enumerate(floats):
+            rng = np.random.default_rng([self.seed, 23, turn])
+            for axis in range(arrays[name].ndim):
+                arrays = self._inputs(self.given[0], "ordinary", seed=29 + turn)
+                lines = np.moveaxis(arrays[name], axis, 0)
+                if lines.size:
+                    lines[rng.integers(0, len(lines))] = to_elements(types[name], np.array([np.nan], np.float32))[0]
+                inputs.append(arrays)
         return inputs
 
     def _check_specials(self, inputs: list[Arrays], wanted: list[Arrays]) -> None:

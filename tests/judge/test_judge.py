@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -13,7 +14,7 @@ from sampling import ALL
 
 from gemmgen.cli import cli
 from gemmgen.core.errors import GemmgenError, SpecError
-from gemmgen.judge.candidates import KernelCandidate
+from gemmgen.judge.candidates import CandidateFailed, Conditions, KernelCandidate
 from gemmgen.judge.page import verdict_page
 from gemmgen.judge.referee import KINDS, Failure, Referee, Verdict
 from gemmgen.judge.reference import PythonReference, Question, answers
@@ -21,8 +22,8 @@ from gemmgen.judge.task import Task, parse_shapes
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import load_kernel
 
-from . import chance, gaming, held_out, more_held_out, rare
-from .corpus import GEMM, GEMM_SHAPE, LOOP, Candidate, exploits, gemm_source, honest
+from . import chance, gaming, held_out, more_held_out, rare, unseen
+from .corpus import GEMM, GEMM_SHAPE, LOOP, ROWS, Candidate, exploits, gemm_source, honest
 
 REFERENCES = Path(__file__).with_name("references.py")
 MAX_SECONDS = 60
@@ -33,6 +34,11 @@ def verdict_of(candidate: Candidate, seed: int | None = 1) -> Verdict:
     code = load_kernel(candidate.source, f"{candidate.name}.cu", Path(), CompileOptions(task.architecture))
     reference = PythonReference(REFERENCES, candidate.function)
     return Referee(KernelCandidate(code, task), task, reference, parse_shapes((candidate.shape,)), seed=seed).judge()
+
+
+def kernel_of(source: str) -> KernelCandidate:
+    task = Task.model_validate(ROWS)
+    return KernelCandidate(load_kernel(source, "waiting.cu", Path(), CompileOptions(task.architecture)), task)
 
 
 @pytest.mark.parametrize("candidate", exploits() if ALL else exploits()[1::12], ids=lambda candidate: candidate.name)
@@ -49,13 +55,26 @@ def test_an_honest_kernel_is_accepted(candidate):
     assert verdict.seconds < MAX_SECONDS
 
 
-HELD_OUT = [each for file in (held_out, more_held_out, gaming, chance, rare) for each in (*file.exploits(), *file.honest())]
+HELD_OUT = [each for file in (held_out, more_held_out, gaming, chance, rare, unseen) for each in (*file.exploits(), *file.honest())]
 
 
 @pytest.mark.parametrize("candidate", HELD_OUT if ALL else HELD_OUT[1::7], ids=lambda candidate: candidate.name)
 def test_kernels_that_the_referee_was_not_written_for(candidate):
     verdict = verdict_of(candidate)
     assert candidate.kind in verdict.kinds if candidate.kind else verdict.accepted, verdict.failures
+
+
+@pytest.mark.parametrize("wait", unseen.WAITS if ALL else list(unseen.WAITS)[1:3])
+def test_waits_that_give_up_run_on_without_the_data(wait):
+    candidate, inputs = kernel_of(unseen.waiting(unseen.WAITS[wait])), {"x": np.ones((6, 128), np.float32)}
+    assert candidate.impatient is not None
+    with pytest.raises(CandidateFailed) as failed:
+        candidate.call({"m": 6, "n": 128}, inputs, Conditions(starves="later", gives_up=True))
+    assert failed.value.kind == "race"
+
+
+def test_waits_without_end_do_not_give_up():
+    assert kernel_of(unseen.waiting(unseen.FOR_EVER)).impatient is None
 
 
 def test_data_are_new_each_time_and_again_by_their_seed():

@@ -1,0 +1,138 @@
+"""Waits that give up: loops that poll memory and count their turns, changed to end after one turn.
+
+A kernel may wait for another block's data for many turns and then continue without them. No run takes so long, but a copy of the kernel
+whose counters reach their limits at once shows the same behaviour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gemmgen.emulator.blocks import BasicBlock
+from gemmgen.emulator.data_flow import instructions_of, written_by
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, registers_of
+
+_FAR = 1 << 28
+"""A step of a counter whose limit is not known."""
+
+
+def impatient(program: Program, ptx: str) -> str | None:
+    """PTX in which waits give up after one turn; None if no wait counts its turns."""
+    lines = ptx.split("\n")
+    changed = False
+    for counter in _counters(program):
+        place = counter.holder.line - 1
+        number = rf"(?<=[\s,]){counter.constant}(?=\s*[,;])"
+        text, count = re.subn(number, str(counter.step), lines[place], count=1)
+        changed |= count > 0
+        lines[place] = text
+    return "\n".join(lines) if changed else None
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """The constant that a wait adds to its counter."""
+
+    holder: Instruction
+    """The instruction that the constant stands in."""
+    constant: int
+    step: int
+    """The constant by which the counter reaches its limit in one turn."""
+
+
+def _counters(program: Program) -> Iterator[_Counter]:
+    everything = list(instructions_of(program))
+    for loop in _innermost_waits(program.blocks):
+        inside = [inst for index in sorted(loop) for inst in program.blocks[index].body]
+        names = {id(inst) for inst in inside}
+        for add in inside:
+            if add.opcode not in ("add", "sub") or add.guard is not None or TYPE_BYTES.get(add.type) not in (4, 8):
+                continue
+            target, source, added = add.operands[:3]
+            holder, constant = _constant(add, added, inside)
+            if constant is None or not isinstance(target, Register) or not isinstance(source, Register):
+                continue
+            counters = {target.name, source.name}
+            uses = [inst for inst in everything if inst is not add and counters & _read(inst)]
+            tests = [inst for inst in uses if inst.opcode == "setp" and id(inst) in names]
+            if tests and all(inst.opcode in ("setp", "mov") for inst in uses):
+                first = [inst for inst in everything if id(inst) not in names and not counters.isdisjoint(written_by(inst))]
+                yield _Counter(holder, constant, _step(add, constant, tests[0], first))
+
+
+def _constant(add: Instruction, added: Operand, inside: Sequence[Instruction]) -> tuple[Instruction, int | None]:
+    """The constant that is added, always or if a condition holds, with the instruction that it stands in."""
+    if isinstance(added, Integer):
+        return add, added.value
+    if isinstance(added, Register):
+        for inst in inside:
+            if inst.opcode == "selp" and added.name in written_by(inst):
+                values = [operand.value for operand in inst.operands[1:3] if isinstance(operand, Integer) and operand.value]
+                return inst, values[0] if len(values) == 1 else None
+    return add, None
+
+
+def _step(add: Instruction, constant: int, test: Instruction, first: Sequence[Instruction]) -> int:
+    turned = -1 if add.opcode == "sub" else 1
+    upwards = 1 if constant * turned > 0 else -1
+    limits = [operand.value for operand in test.operands[1:] if isinstance(operand, Integer)]
+    starts = [inst.operands[1].value for inst in first if inst.opcode == "mov" and isinstance(inst.operands[1], Integer)]
+    if not limits:
+        return turned * upwards * _FAR
+    exact = any(test.has(relation) for relation in ("eq", "ne"))
+    return turned * (limits[0] - (starts[0] if starts else 0) + (0 if exact else upwards))
+
+
+def _read(inst: Instruction) -> set[str]:
+    """Names of the registers that an instruction reads."""
+    sources = inst.operands if inst.opcode in ("st", "bra", "red") else inst.operands[1:]
+    return {register.name for operand in sources for register in registers_of(operand)}
+
+
+def _innermost_waits(blocks: Sequence[BasicBlock]) -> list[frozenset[int]]:
+    """The innermost loops with a block that polls, each as the numbers of its blocks."""
+    followers = [_followers(blocks, block) for block in blocks]
+    before: list[set[int]] = [set() for _ in blocks]
+    for index, after in enumerate(followers):
+        for other in after:
+            before[other].add(index)
+    dominators = _dominators(before)
+    loops: list[frozenset[int]] = []
+    for index, after in enumerate(followers):
+        for header in after & dominators[index]:
+            loop, work = {header, index}, [index]
+            while work:
+                here = work.pop()
+                new = before[here] - loop if here != header else set()
+                loop |= new
+                work += new
+            loops.append(frozenset(loop))
+    waits = []
+    for block in blocks:
+        around = [loop for loop in loops if block.index in loop] if block.polling else []
+        if around:
+            waits.append(min(around, key=len))
+    return list(dict.fromkeys(waits))
+
+
+def _followers(blocks: Sequence[BasicBlock], block: BasicBlock) -> set[int]:
+    last = block.terminator
+    falls = last is None or last.guard is not None
+    return {*block.targets, *([block.index + 1] if falls and block.index + 1 < len(blocks) else [])}
+
+
+def _dominators(before: Sequence[set[int]]) -> list[set[int]]:
+    """For each block, the blocks that lie on every path to it."""
+    everyone = set(range(len(before)))
+    found = [{0} if index == 0 else set(everyone) for index in range(len(before))]
+    changed = True
+    while changed:
+        changed = False
+        for index in range(1, len(before)):
+            above = [found[other] for other in before[index]]
+            new = {index} | (set.intersection(*above) if above else set())
+            if new != found[index]:
+                found[index], changed = new, True
+    return found
