@@ -120,8 +120,11 @@ class DirectMainloop(SpecModel):
     channels: Annotated[Literal[1, 2, 4, 8], LATER] = 1
     """Neighbouring channels that a thread computes, where each is convolved separately with one filter (depthwise): more than 1 is for
     ``groups`` equal to c and k, in NHWC, with r, s, strides and dilations known. A tap's channels are one vector of x."""
-    rows: Annotated[Literal[1, 2, 4], LATER] = 1
+    rows: Annotated[int, Field(ge=1, le=16, strict=True), LATER] = 1
     """Rows of pixels that a thread computes, with ``channels``: filter taps above each other share the pixels that were read."""
+    strips: Annotated[int, Field(ge=0, le=64, strict=True), LATER] = 0
+    """Strips of ``pixels`` side by side in a block, with ``channels``: the pixels of x under all taps of the block are copied to shared
+    memory first. 0: each thread reads those that it needs."""
     unroll: Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "auto"
     """Unrolling of the loop over the input channels of a filter tap; ``auto`` leaves it to the compiler."""
 
