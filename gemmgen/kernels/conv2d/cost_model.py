@@ -144,7 +144,7 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works * loop.cluster_k
     blocks = ceil(blocks * costs.scattered) if divided else blocks
     turns = ceil_div(works, blocks) if blocks else 1
-    steps = ceil_div(problem["r"] * problem["s"] // plan.taps * ceil_div(problem["c"], loop.tile_k), loop.cluster_k)
+    steps = ceil_div(problem["r"] * problem["s"] // plan.taps * ceil_div(problem["c"] // problem["groups"], loop.tile_k), loop.cluster_k)
     reads = 1 + plan.arrays_like_output
     return Work(
         blocks=blocks,
@@ -349,7 +349,7 @@ def executed_operations(plan: FinishingPlan, problem: Mapping[str, int]) -> floa
     if isinstance(plan, WarpgroupPlan):
         loop = plan.loop
         rows = round_up(problem["n"] * problem["p"] * (problem["q"] + plan.taps - 1), loop.tile_pixels)
-        sums = problem["r"] * problem["s"] * round_up(problem["c"], loop.tile_k)
+        sums = problem["r"] * problem["s"] * round_up(problem["c"] // problem["groups"], loop.tile_k)
         return 2.0 * rows * round_up(problem["k"], loop.tile_m) * sums
     if isinstance(plan, GroupedPlan):
         rows = round_up(problem["p"], plan.tile.rows) * round_up(problem["q"], plan.tile.columns) * problem["n"]

@@ -28,6 +28,8 @@ from gemmgen.kernels.conv2d.spec import (
     Input,
     NoActivation,
     Output,
+    TensorMemoryMainloop,
+    WarpgroupMainloop,
 )
 from gemmgen.kernels.epilogue.operations import Operation, argument_name
 from gemmgen.kernels.family import KernelPlan
@@ -162,7 +164,9 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         parameters |= {name: known[name] for name in KNOWN}
     elif spec.mainloop is not None:
         if known["groups"] != 1:
-            return f"it convolves all channels together, the problem has {known['groups']} groups"
+            if refusal := _not_wide_groups(spec.mainloop, request, known):
+                return refusal
+            parameters |= {name: known[name] for name in ("c", "k", "groups")}
         if request.layout == "nchw4":
             return f"it does not write {request.layout.upper()}"
         if request.layout != "nhwc" and spec.mainloop.activations == "windows":
@@ -248,6 +252,20 @@ def _not_grouped(request: Conv2dRequest, known: Mapping[str, int]) -> str:
     return _not_floats_in_nhwc(request)
 
 
+def _not_wide_groups(mainloop: WarpgroupMainloop | TensorMemoryMainloop, request: Conv2dRequest, known: Mapping[str, int]) -> str:
+    """Why tiles of the instance would have channels of several groups; empty if each has those of one."""
+    if isinstance(mainloop, TensorMemoryMainloop):
+        return f"it convolves all channels together, the problem has {known['groups']} groups"
+    tile, cluster = mainloop.tile, mainloop.cluster
+    if known["c"] % (known["groups"] * tile.k) or known["k"] % (known["groups"] * tile.channels):
+        return f"it takes groups of multiples of {tile.k} input and {tile.channels} output channels"
+    if mainloop.activations == "windows" or (cluster is not None and cluster.share == "pixels"):
+        return "its blocks share pixels among channels of several groups"
+    if "nchw32" in (request.input.layout, request.layout) or request.zero_point:
+        return "it takes several groups in NHWC, without a zero point"
+    return ""
+
+
 def _not_few_channels(request: Conv2dRequest, known: Mapping[str, int]) -> str:
     """Why the layer is not one of few channels of which a row of taps is one sum; empty if it is."""
     if known["groups"] != 1 or known["dilation_w"] != 1:
@@ -303,7 +321,7 @@ def _inputs(spec: Conv2dSpec, request: Conv2dRequest, known: Mapping[str, int]) 
     elif spec.mainloop is not None:
         staged = ELEMENTS[request.output].bytes == 1 and known["k"] % ALIGNMENT == 0
         rows = round_up(known["k"], NEIGHBOURS) if staged else known["k"]
-        filters = (rows, known["r"], known["s"], c)
+        filters = (rows, known["r"], known["s"], c // known["groups"])
     return {"x": ("x", Layout.packed(x, kind)), "filter": ("w", Layout.packed(filters, "s8" if kind == "u8" else kind))}
 
 

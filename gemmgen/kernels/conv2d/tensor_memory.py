@@ -10,6 +10,7 @@ from gemmgen.core.errors import PlanError, Reason
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.conv2d.checks import mainloop_reasons
 from gemmgen.kernels.conv2d.epilogue import plan_operations, saturation_of
+from gemmgen.kernels.conv2d.problem import fixed_parameters
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, TensorMemoryMainloop, WarpgroupMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutput, WarpgroupPlan
@@ -103,6 +104,12 @@ class TensorPixelLoop(PixelLoop):
         return "(warp % 2 * kBlocksM + block)"
 
 
+def _one_group(spec: Conv2dSpec) -> Iterator[Reason]:
+    """Why a layer with several groups has no kernel here."""
+    if fixed_parameters(spec).get("groups") != 1:
+        yield Reason("groups", "convolution.groups", str(spec.convolution.groups), "1 for mainloop.strategy: tensor_memory")
+
+
 def plan_tensor_memory(spec: Conv2dSpec, mainloop: TensorMemoryMainloop, architecture: Architecture) -> WarpgroupPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     message = f"no kernel for this spec on {architecture.name}:"
@@ -113,6 +120,7 @@ def plan_tensor_memory(spec: Conv2dSpec, mainloop: TensorMemoryMainloop, archite
         *tile_reasons(spec, copied),
         *output_reasons(spec, copied),
         *layer_reasons(spec, copied),
+        *_one_group(spec),
     ]
     if reasons:
         raise PlanError(message, reasons)

@@ -9,6 +9,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.kernels.conv2d.problem import fixed_parameters
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.math.tensor_memory import PAIRS
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, WARPGROUP, WarpgroupLoop
@@ -161,6 +162,16 @@ class WarpgroupPlan(FinishingPlan):
     """Tensor maps of x: of NCHW32, each has some blocks of 32 channels."""
     bordered: bool
     """True if the zero point's contribution depends on the filter taps that lie within the image."""
+
+    @property
+    def groups(self) -> int:
+        """Groups of channels."""
+        return fixed_parameters(self.spec)["groups"]
+
+    @property
+    def inputs(self) -> str:
+        """The number of input channels of a sum, as the kernel writes it."""
+        return self.v["c"] if self.groups == 1 else f"({self.v['c']} / {self.groups})"
 
     @property
     def bits_not_confirmed(self) -> tuple[str, ...]:

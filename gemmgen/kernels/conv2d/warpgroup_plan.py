@@ -238,7 +238,7 @@ def layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
     """Layers whose pixels the copies do not find."""
     fixed = fixed_parameters(spec)
     if fixed.get("groups") != 1:
-        yield Reason("groups", "convolution.groups", str(spec.convolution.groups), "1 for mainloop")
+        yield from _group_reasons(spec, mainloop, fixed)
     if mainloop.activations == "rows":
         if spec.input.layout == "nchw32":
             need, hint = "im2col for NCHW32, whose pixels end with each image", "activations: im2col"
@@ -258,6 +258,21 @@ def layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
             str(fixed["c"]),
             f"a multiple of {unit}: the copy engine (TMA) requires strides that are multiples of 16 bytes",
         )
+
+
+def _group_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mapping[str, int]) -> Iterator[Reason]:
+    """Why a tile would have channels of several groups."""
+    if not {"groups", "c", "k"} <= fixed.keys() or not isinstance(mainloop, WarpgroupMainloop):
+        yield Reason("groups", "convolution.groups", str(spec.convolution.groups), "1, or a number with numbers of channels, for mainloop")
+        return
+    for name, tile, of in (("c", mainloop.tile.k, "k"), ("k", mainloop.tile.channels, "channels")):
+        if fixed[name] % (fixed["groups"] * tile):
+            got = f"{fixed[name] / fixed['groups']:g} channels in a group"
+            yield Reason("groups", f"convolution.{name}", got, f"a multiple of mainloop.tile.{of}, {tile}, with several groups")
+    shares_pixels = mainloop.cluster is not None and mainloop.cluster.share == "pixels"
+    if shares_pixels or mainloop.activations == "windows" or spec.input.layout != "nhwc" or spec.zero_point != "none":
+        need = "1 for clusters that share pixels, windows, NCHW32 and zero points"
+        yield Reason("groups", "convolution.groups", str(fixed["groups"]), need, "activations: im2col")
 
 
 def _window_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mapping[str, int]) -> Iterator[Reason]:

@@ -77,14 +77,14 @@ def warpgroup_sequence(
         "filter",
         filter_type,
         "input",
-        (f"round_up(k, {NEIGHBOURS})" if order == "neighbours" else "k", "r", "s", "c"),
+        (f"round_up(k, {NEIGHBOURS})" if order == "neighbours" else "k", "r", "s", _inputs(spec)),
         f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")',
     )
     y = output_array(spec, "y", "output", "the result")
     residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
     extra: list[Argument] = [*alpha_array(spec), *bias_array(spec), *residual, *_tap_sums(spec), *arrays]
     of_x = [_block_map(loop, index) for index in range(maps_of_x)] if blocked else [_pixel_map(loop, walks, taps)]
-    maps: list[TensorMapArgument] = [_filter_map(loop, filters), *of_x]
+    maps: list[TensorMapArgument] = [_filter_map(loop, filters, _inputs(spec)), *of_x]
     boxes = spec.store == "tma"
     if staged is not None and boxes:
         maps.append(_output_map(spec, staged, y))
@@ -122,14 +122,19 @@ def _tap_sums(spec: Conv2dSpec) -> list[Argument]:
     return [packed("tap_sums", "s32", "input", ("r + 1", "s + 1", "k"), meaning)]
 
 
-def _filter_map(loop: PixelLoop, filters: ArrayArgument) -> TensorMapArgument:
+def _inputs(spec: Conv2dSpec) -> str:
+    """Input channels of a sum, as a formula."""
+    return "c" if fixed_parameters(spec)["groups"] == 1 else "(c // groups)"
+
+
+def _filter_map(loop: PixelLoop, filters: ArrayArgument, inputs: str) -> TensorMapArgument:
     size = loop.a.element_bytes
     return TensorMapArgument(
         name="map_filter",
         array="filter",
         element=tma.copied_as(loop.type_a),
-        extents=(Formula("c"), Formula("r * s"), filters.shape[0]),
-        strides=(Formula(f"{size} * c"), Formula(f"{size} * c * r * s")),
+        extents=(Formula(inputs), Formula("r * s"), filters.shape[0]),
+        strides=(Formula(f"{size} * {inputs}"), Formula(f"{size} * {inputs} * r * s")),
         meaning=f"the filter in boxes of {loop.a.box_rows} output channels, {loop.a.span_elements} input channels of one tap each",
         box=(loop.a.span_elements, 1, loop.a.box_rows),
         swizzle=SWIZZLES[loop.a.row_bytes],
@@ -217,6 +222,7 @@ def _output_map(spec: Conv2dSpec, staged: StagedOutput, y: ArrayArgument) -> Ten
 def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> tuple[Constraint, ...]:
     fixed = fixed_parameters(spec)
     unit_c, unit_k = channel_units(spec)
+    groups = fixed["groups"]
     constraints = []
     if unit_c > 1:
         why = (
@@ -239,7 +245,7 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
     constraints += [
         (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
         (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
-        ("groups == 1", "groups must be 1"),
+        (f"groups == {groups}", f"groups must be {groups}"),
         (
             f"n * p * {columns} <= {MAX_EXTENT - 1024}",
             f"n p {columns} must be at most {MAX_EXTENT - 1024}; an int counts the pixels of y",
@@ -249,7 +255,7 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
     if spec.input.type in ("s8", "u8"):
         constraints.append(
             (
-                f"c * r * s <= {most_products(spec)}",
+                f"{_inputs(spec)} * r * s <= {most_products(spec)}",
                 f"sums must have at most {most_products(spec)} products each, so that they fit into int32",
             )
         )

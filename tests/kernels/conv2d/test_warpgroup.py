@@ -40,6 +40,9 @@ WINDOWS = {"activations": "windows"}
 EXACT = {"alpha": "one", "gamma": "one", "output": {"type": "s32", "layout": "nhwc"}, "store": "direct"}
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "two groups, each with its channels": spec((128, 96, 128), {"consumers": 2}, bias="f32", activation={"op": "relu"}),
+    "three groups of channels": spec(
+        (64, 32, 32), {"consumers": 1}, convolution={"groups": 3, "c": 96, "k": 192, "r": 3, "s": 3, "padding_h": 1, "padding_w": 1}
+    ),
     "two groups, each with its pixels": spec((64, 128, 32), {"consumers": 2, "division": "pixels"}),
     "two blocks of channels in a group": spec((128, 32, 64), {"unroll": 1}, alpha="channel", beta="argument"),
     "rows of pixels": spec((64, 96, 128), {"activations": "rows"}, convolution=POINTWISE),
