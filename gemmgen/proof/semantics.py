@@ -448,7 +448,11 @@ def _shift_right(known: Knowledge, instruction: Instruction, values: list[Value]
     by = values[1].constant
     if by is None or not 0 <= by < bits or values[0].base:
         return None
-    return floor_divide(known.seen(values[0], bits, signed, path), 1 << by)
+    half, number = 1 << (bits - 1), values[0]
+    within = -half <= number.low < 0 <= number.high < half
+    if not signed and within and (by == bits - 1 or (number.low, number.high) == (-1, 0)):  # the sign, or ones under it
+        return choose(number.z3 < 0, constant((2 * half - 1) >> by), constant(0))
+    return floor_divide(known.seen(number, bits, signed, path), 1 << by)
 
 
 def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:

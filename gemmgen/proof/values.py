@@ -87,8 +87,28 @@ def add(a: Value, b: Value) -> Value | None:
         return None
     if a.constant is not None and b.constant is not None:
         return constant(a.constant + b.constant, a.base or b.base)
+    for one, other in ((a, b), (b, a)):
+        if (whole := _with_its_multiple(one, other)) is not None:
+            return whole
     low, high = _bounded(a.low + b.low, a.high + b.high)
     return Value(a.term + b.term, low, high, min(a.zeros, b.zeros), a.base or b.base)
+
+
+def _with_its_multiple(quotient: Value, x: Value) -> Value | None:
+    """The sum ``floor(x M / d) + x`` as ``floor(x (M + d) / d)`` for a negative M, as compilers divide by 7; None for other sums."""
+    term = quotient.term
+    if quotient.base or x.base or isinstance(term, int) or isinstance(x.term, int) or term.decl().kind() != z3.Z3_OP_IDIV:
+        return None
+    divisor = term.arg(1).as_long() if z3.is_int_value(term.arg(1)) else 0
+    (parts, number), (others, other) = summands(term.arg(0)), summands(x.term)
+    if divisor <= 0 or not others or len(parts) != len(others):
+        return None
+    factor = parts[0][0] // others[0][0]
+    same = all(mine.eq(theirs) and count == factor * count_ for (count, mine), (count_, theirs) in zip(parts, others, strict=True))
+    if not same or number != factor * other or not 0 < factor + divisor < divisor:
+        return None
+    product = multiply(Value(x.term, x.low, x.high), constant(factor + divisor))
+    return None if product is None else floor_divide(product, divisor)
 
 
 def subtract(a: Value, b: Value) -> Value | None:

@@ -13,7 +13,7 @@ import z3
 from gemmgen.proof.enumeration import NotEnumerable, evaluate
 from gemmgen.proof.polynomials import Polynomials
 from gemmgen.proof.storing import Digits, Stored, shared_elements
-from gemmgen.proof.values import Value, bitwise, constant, floor_divide, low_bits
+from gemmgen.proof.values import Value, add, bitwise, constant, floor_divide, low_bits
 
 NUMBERS = random.Random(1)
 
@@ -34,6 +34,21 @@ def test_quotients_and_remainders_of_sums_are_exact() -> None:
             here = {"x": NUMBERS.randint(-500, 500), "y": NUMBERS.randint(-500, 500)}
             number = a * here["x"] + b * here["y"] + c
             assert at(quotient, **here) == number // first // second and at(rest, **here) == number % (1 << bits)
+
+
+@pytest.mark.parametrize(
+    ("divisor", "factor", "shift"), ((7, -1840700269, 2), (56, -1840700269, 5), (14, -1840700269, 3), (3, 1431655766, 0))
+)
+def test_a_division_by_a_product_and_a_sum_is_exact(divisor: int, factor: int, shift: int) -> None:
+    x = Value(z3.Int("x") * 4 - 1, -1, 2**31 - 5)
+    high = floor_divide(Value(x.z3 * factor, min(factor, -factor) * 2**31, abs(factor) * 2**31), 2**32)
+    total = add(high, x) if factor < 0 else high
+    assert total is not None
+    quotient = floor_divide(Value(total.term, -(2**31), 2**31 - 1), 2**shift)
+    for number in (0, 1, 2, 7, 13, 14, 55, 56, 2**29 - 1, *[NUMBERS.randint(0, 2**29 - 1) for _ in range(30)]):
+        value = 4 * number - 1
+        assert at(quotient, x=number) == ((value * factor >> 32) + (value if factor < 0 else 0)) >> shift
+        assert at(quotient, x=number) + (value < 0) == max(value, 0) // divisor
 
 
 @pytest.mark.parametrize(("factor", "shift"), [(715827883, 32), (43691, 19), (1041204193, 43), (2863311531, 33), (954437177, 33)])
