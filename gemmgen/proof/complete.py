@@ -14,7 +14,7 @@ there is one if all blocks that share a counter add to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ import z3
 
 from gemmgen.proof.contract import Array
 from gemmgen.proof.data import Access
+from gemmgen.proof.distances import by_thread
 from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
 from gemmgen.proof.knowledge import Knowledge, Path
 from gemmgen.proof.lifting import Lifter
@@ -150,7 +151,7 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
         if indices is None:
             raise _NotShown(f"{place(store)}: an offset that is no sum of indices times strides")
         indices = [_settled(known, index, guards) for index in indices]
-        forms = [_form(known, index, digits) for index in indices]
+        forms = [by_thread(known, index, digits) for index in indices]
         outer, tables = tuple(form[0] for form in forms), tuple(form[1] for form in forms)
         parts.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest), turn))
     return parts
@@ -167,23 +168,6 @@ def _settled(known: Knowledge, index: z3.ArithRef, guards: Sequence[Condition]) 
             break
         index = z3.simplify(z3.substitute(index, (choice, z3.BoolVal(holds))))
     return index
-
-
-def _form(known: Knowledge, index: z3.ArithRef, digits: Collection[int] = ()) -> tuple[dict[Monomial, int], Numbers]:
-    """The part of an index that depends on the block, or on terms of some numbers, and its number for each thread."""
-    outer: dict[Monomial, int] = {}
-    symbols = known.all_threads()
-    table: Numbers = np.zeros(known.contract.launch.threads, dtype=np.int64)
-    for monomial, number in known.polynomials.of(index).items():
-        factors = [known.polynomials.term(factor) for factor in monomial]
-        if factors and (not any(known.depends_on_thread(factor) for factor in factors) or not {*monomial}.isdisjoint(digits)):
-            outer[monomial] = number
-            continue
-        value: Numbers = np.asarray(number, dtype=np.int64)
-        for factor in factors:
-            value = np.asarray(value * evaluate(factor, symbols))
-        table = np.asarray(table + value)
-    return outer, table
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +241,7 @@ def _division(known: Knowledge, outers: Sequence[Mapping[Monomial, int]], turn: 
         if numbers[0] not in factors or numbers[0] not in digits:
             continue
         dividend, divisor = known.quotients[numbers[0]]
-        outer, own = _form(known, dividend)
+        outer, own = by_thread(known, dividend)
         walk = walk_of(known, outer, turn)
         if walk is not None and int(own.min()) >= 0 and int(own.max()) < walk.width:
             return Division(*numbers, dividend, divisor, walk, own)

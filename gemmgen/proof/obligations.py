@@ -13,6 +13,7 @@ import z3
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.contract import Array
 from gemmgen.proof.data import Access
+from gemmgen.proof.distances import Distances
 from gemmgen.proof.knowledge import Knowledge, Wait
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.rows import within_rows
@@ -542,6 +543,7 @@ def races(lifter: Lifter, uniform: bool, inside: bool = True) -> Verdict:
     other = OtherThread(known, same_block=True)
     apart = _apart(known, other)
     meetings: dict[tuple[object, ...], bool] = {}
+    between = Distances(known, other)
     groups = grouped(known, accesses)
     for number, one in enumerate(groups):
         for two in groups[number:]:
@@ -551,7 +553,7 @@ def races(lifter: Lifter, uniform: bool, inside: bool = True) -> Verdict:
                 continue
             assert one.first.address is not None and two.first.address is not None
             if one.first.address.base == two.first.address.base:
-                _meeting(lifter, verdict, one, two, other, apart, meetings)
+                _meeting(lifter, verdict, one, two, other, apart, meetings, between)
     return verdict
 
 
@@ -569,6 +571,7 @@ def _meeting(
     other: OtherThread,
     apart: z3.BoolRef,
     meetings: dict[tuple[object, ...], bool],
+    between: Distances,
 ) -> None:
     """Two groups of accesses, one of each thread: first whether they can be in the same interval, then whether they ever overlap."""
     known, one, two = lifter.known, group.first, group_.first
@@ -592,22 +595,26 @@ def _meeting(
         return
     mine, theirs = one.address.z3, other.term(two.address.z3)
     size, size_ = as_term(one.size), other.term(as_term(two.size))
-    if group is not group_ and len(group.offsets) * len(group_.offsets) > 1:
+    distances: dict[int, tuple[Access, Access]] = {}
+    for offset, access in group.offsets.items():
+        for offset_, access_ in group_.offsets.items():
+            if group is not group_ or offset_ >= offset:  # of one group, the two threads change places
+                distances.setdefault(offset_ - offset, (access, access_))
+    near = between.meeting(one, two, distances, together, one.group is not None or two.group is not None, when)
+    if not near:
+        verdict.obligations += pairs
+        verdict.proved += pairs
+        return
+    if len(near) == len(distances) and group is not group_ and len(group.offsets) * len(group_.offsets) > 1:
         apart_as_a_whole = z3.Or(mine + (size + group.span) <= theirs, theirs + (size_ + group_.span) <= mine)
         if known.solver.proves(together, apart_as_a_whole, 1000):
             verdict.obligations += pairs
             verdict.proved += pairs
             return
-    distances: dict[int, tuple[Access, Access]] = {}
-    for offset, access in group.offsets.items():
-        for offset_, access_ in group_.offsets.items():
-            distances.setdefault(offset_ - offset, (access, access_))
-    verdict.obligations += pairs - len(distances)
-    verdict.proved += pairs - len(distances)
+    verdict.obligations += pairs - len(near)
+    verdict.proved += pairs - len(near)
     for distance, (access, access_) in distances.items():
-        if group is group_ and distance < 0:  # the two threads change places
-            verdict.obligations += 1
-            verdict.proved += 1
+        if distance not in near:
             continue
         goal = z3.Or(mine + size <= theirs + distance, theirs + (size_ + distance) <= mine)
         premises = together
