@@ -29,6 +29,16 @@ _UNPACKED = ("loops.pack=none", "loops.blocks={m: 64, n: 6144, k: 256}", "loops.
 Candidate = tuple[str, tuple[str, ...]]
 """A spec of ``specs/cpu`` and its changed fields: micro-kernels, packing and prefetching."""
 _FETCHED = ("loops.prefetch.packing=true",)
+_FITTED = ("loops.pack=b", "loops.edges=fitted", "loops.prefetch.packing=false")
+"""Tiles of the shapes that fit C best; B is read in place where a copy would be read too seldom."""
+_AVX512_FITTED: Candidate = (
+    "micro_kernels/avx512_12x32",
+    ("loops.micro_kernel={rows: 6, columns: 64}", "loops.blocks={m: 384, n: 2048, k: 256}", *_FITTED),
+)
+_AVX2_FITTED: Candidate = (
+    "micro_kernels/avx2_6x16",
+    ("loops.micro_kernel={rows: 4, columns: 24}", "loops.blocks={m: 120, n: 1152, k: 256}", *_FITTED),
+)
 _AVX512_ROWS: Candidate = ("micro_kernels/avx512_12x32", ("loops.micro_kernel={rows: 4, columns: 96}", *_UNPACKED))
 _AVX2_ROWS: Candidate = ("micro_kernels/avx2_6x16", ("loops.micro_kernel={rows: 4, columns: 24}", *_UNPACKED))
 CANDIDATES: tuple[Candidate, ...] = (
@@ -37,12 +47,14 @@ CANDIDATES: tuple[Candidate, ...] = (
     ("micro_kernels/avx512_12x32", _DEPTH),
     ("micro_kernels/avx512_12x32", (*_DEPTH, "loops.pack=b")),
     _AVX512_ROWS,
+    _AVX512_FITTED,
     ("micro_kernels/avx2_6x16", (*_DEPTH, *_FETCHED)),
     ("micro_kernels/avx2_6x16", _DEPTH),
     ("micro_kernels/avx2_6x16", (*_DEPTH, "loops.pack=b")),
     ("micro_kernels/avx2_6x16", (*_DEPTH, "loops.pack=b", *_FETCHED)),
     ("micro_kernels/avx2_6x16", (*_DEPTH, "loops.pack=none")),
     _AVX2_ROWS,
+    _AVX2_FITTED,
     ("micro_kernels/neon_8x12", _DEPTH),
 )
 QUICK: Candidate = (
@@ -74,7 +86,7 @@ TUNED_TRANSPOSES: tuple[Transposes, ...] = ("nn", "nt")
 MAX_FEW_ROWS = 32
 MAX_NEAR_ELEMENTS = 1 << 19
 MAX_FEW_COLUMNS = 96
-MAX_SMALL_PRODUCTS = 160**3
+MAX_SMALL_PRODUCTS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -97,12 +109,13 @@ def class_of(m: int, n: int, k: int) -> ShapeClass:
     return "small" if m * n * k <= MAX_SMALL_PRODUCTS else "large"
 
 
+_PACKED: tuple[Candidate, ...] = (("micro_kernels/avx512_12x32", _DEPTH), ("micro_kernels/avx2_6x16", _DEPTH))
 _WITHOUT_TIMING: dict[ShapeClass, tuple[Candidate, ...]] = {
-    "few_rows": (CANDIDATES[2], CANDIDATES[6]),
-    "few_rows_near": (CANDIDATES[2], CANDIDATES[6]),
-    "few_columns": (CANDIDATES[3], CANDIDATES[2], CANDIDATES[7]),
-    "small": (CANDIDATES[3], CANDIDATES[2], CANDIDATES[7]),
-    "large": (CANDIDATES[0], CANDIDATES[5]),
+    "few_rows": (_AVX512_FITTED, *_PACKED),
+    "few_rows_near": (_AVX512_FITTED, _AVX2_FITTED),
+    "few_columns": (_AVX512_FITTED, _AVX2_FITTED),
+    "small": (_AVX512_FITTED, _AVX2_FITTED),
+    "large": (("c7_streamed", _DEPTH), ("micro_kernels/avx2_6x16", (*_DEPTH, *_FETCHED))),
 }
 """Candidates of each class, the best first, as measured on the machines of ``docs/cpu.md``. NEON has one."""
 

@@ -34,8 +34,6 @@ MAX_PACKED_FLOATS = 1 << 27
 CHAINS = 8
 """Sums that have to be worked on at the same time, so that none waits for its last addition: two a cycle, each of four cycles."""
 MAX_FITTED_ROWS = 16
-IN_PLACE_ROWS = 24
-IN_PLACE_FLOATS = 1 << 13
 SPARE_FLOATS = 64
 """Beyond the last panel of a packed operand, where the last square that is turned may write."""
 
@@ -93,6 +91,24 @@ class OperandAccess:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """Limits within which a fitted kernel reads the right operand in place, as measured on the processors of ``docs/cpu.md``."""
+
+    slice_floats: int
+    """Elements of a slice of the right operand: fewer are read in place for any number of rows."""
+    rows: int
+    """Rows up to which it is read in place otherwise."""
+    floats: int
+    """Elements of the right operand that few rows read in place: those that stay in the caches."""
+    lines: int
+    """Elements beyond which one to four rows read it line by line."""
+
+
+REACHES: Mapping[int, Reach] = {8: Reach(1 << 13, 24, 1 << 19, 1 << 17), 16: Reach(1 << 15, 128, 1 << 23, 1 << 18)}
+"""By the lanes of a vector."""
+
+
+@dataclass(frozen=True)
 class BlockedPlan:
     """The numbers of blocked loops, for a product that is stored by rows."""
 
@@ -130,14 +146,9 @@ class BlockedPlan:
         return (*high, *(min(self.tile_rows, max(1, CHAINS // vectors)) for vectors in range(self.tile_vectors + 1, widest + 1)))
 
     @property
-    def in_place_rows(self) -> int:
-        """Rows up to which a fitted kernel reads the right operand in place."""
-        return IN_PLACE_ROWS
-
-    @property
-    def in_place_floats(self) -> int:
-        """Elements of a slice of the right operand that a fitted kernel reads in place."""
-        return IN_PLACE_FLOATS
+    def reach(self) -> Reach:
+        """Limits within which a fitted kernel reads the right operand in place."""
+        return REACHES.get(self.lanes, REACHES[8])
 
     @property
     def most_rows(self) -> int:
@@ -301,6 +312,11 @@ class CpuGemmPlan(InstancePlan[CpuGemmSpec]):
         """The template of the vector operations that the micro-kernel is written with."""
         instructions = cast("BlockedLoops", self.spec.loops).instructions
         return f"cpu_gemm/vectors/{self.architecture.name if instructions == 'vector' else instructions}.c.j2"
+
+    @property
+    def adds_eight(self) -> bool:
+        """True if eight dot products are added up at the same time, by intrinsics."""
+        return self.x86 and self.blocked is not None and self.blocked.masks
 
     @property
     def residuals(self) -> tuple[Matrix, ...]:
