@@ -15,6 +15,7 @@ from gemmgen import ops
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.cpu import CPU_ARCHITECTURES
+from gemmgen.kernels.cpu_gemm.plan import plan_cpu_gemm
 from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.requests import Layout
 from gemmgen.kernels.shipped import shipped_specs
@@ -79,15 +80,20 @@ def test_a_quick_kernel_serves_until_another_is_compiled(monkeypatch: pytest.Mon
     np.testing.assert_allclose(results[0], a @ b, rtol=1e-3, atol=1e-3)
 
 
-def test_all_candidates_give_the_same_bits() -> None:
-    a, b = (RNG.standard_normal(shape).astype(np.float32) for shape in ((29, 531), (531, 43)))
+@pytest.mark.parametrize("sizes", [(29, 43, 531), (21, 1, 45), (21, 2, 45), (13, 3, 77), (5, 3, 7), (3, 500, 9)], ids=str)
+def test_all_candidates_give_the_same_bits(sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    a, b = (RNG.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
     found = []
-    for plan in host_tuning.candidates("nn"):
-        out = np.empty((29, 43), np.float32)
-        arguments = [29, 43, 531, 1.0, a.ctypes.data, 531, b.ctypes.data, 43, 0.0, out.ctypes.data, 43]
+    quick = host_tuning.quick_spec("nn")
+    assert quick is not None
+    for plan in (plan_cpu_gemm(quick, CPU_ARCHITECTURES[quick.architecture]), *host_tuning.candidates("nn")):
+        out = np.empty((m, n), np.float32)
+        arguments = [m, n, k, 1.0, a.ctypes.data, k, b.ctypes.data, n, 0.0, out.ctypes.data, n]
         assert LoadedLibrary(compile_host_plan(plan), plan.sequence).function(*arguments) == 0
         found.append(out)
-    assert len(found) > 1 and all((one == found[0]).all() for one in found)
+    np.testing.assert_allclose(found[0], a @ b, rtol=1e-3, atol=1e-3)
+    assert len(found) > 2 and all((one == found[0]).all() for one in found)
 
 
 def test_no_kernel_is_timed_unasked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
