@@ -23,6 +23,7 @@ static inline uint64_t raw_double(double value) { uint64_t bits; memcpy(&bits, &
 static inline uint32_t bits_of_float(float value) { return value != value ? 0x7fffffffu : raw_float(value); }
 static inline uint64_t bits_of_double(double value) { return raw_double(value); }
 static inline double quiet(double value) { return double_of(raw_double(value) | 1ull << 51); }
+static inline double quieted(double value) { return value != value ? quiet(value) : value; }
 #ifdef ONE_BY_ONE  // a branch that is hardly ever taken; vectors of lanes choose without one
 #define RARELY(x) __builtin_expect(!!(x), 0)
 #else

@@ -374,6 +374,11 @@ def _neg(run: Run, inst: Instruction) -> None:
 
 @_translation("min", "max")
 def _min(run: Run, inst: Instruction) -> None:
+    if inst.type == "f64" and len(inst.operands) == 3:
+        _only(inst)
+        name = "smaller_double" if inst.opcode == "min" else "larger_double"
+        run.write(inst, inst.operands[0], "f64", f"quieted({name}({', '.join(_reads(run, inst, 'f64'))}))")
+        return
     if inst.type == "f32" and len(inst.operands) == 3:
         _only(inst, "ftz")
         name = "smaller_float" if inst.opcode == "min" else "larger_float"
@@ -677,8 +682,12 @@ def _cvt(run: Run, inst: Instruction) -> None:
         _only(inst, "rn")
         run.write(inst, inst.operands[0], to, f"({C_TYPES[to]}){value}")
     elif to != source:
-        _only(inst, "rn")
+        _only(inst, "rn", *(("ftz",) if to == "f32" else ()))
         raw = "raw_float" if to == "f32" else "raw_double"
+        if inst.has("ftz"):
+            # A NaN keeps its payload, as without .ftz.
+            run.write(inst, inst.operands[0], "b32", f"raw_float(flushed((float){value}))")
+            return
         run.write(inst, inst.operands[0], f"b{8 * TYPE_BYTES[to]}", f"{raw}(({C_TYPES[to]}){value})")
     elif to == "f32" and inst.has("sat") and inst.first_of(tuple(_WHOLE)) is None:
         _only(inst, "sat", "ftz")

@@ -48,6 +48,7 @@ struct Context {
   int32_t *lock;
 };
 
+enum { STUCK = -10, LANE_IS_MISSING = -11, BARRIERS_DIFFER = -12, BARRIER_IS_MISSED = -13, NO_TIME_LEFT = -14 };  // Context.why beside lines
 struct Site { int32_t kind, form; };
 enum { BARRIER, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_BUTTERFLY, SHUFFLE_INDEX, VOTE_ALL, VOTE_ANY, VOTE_UNIFORM, VOTE_BALLOT, WARP_BARRIER,
        REDUX_ADD, REDUX_MIN, REDUX_MAX, REDUX_SMIN, REDUX_SMAX, REDUX_AND, REDUX_OR, REDUX_XOR, BARRIER_POPC, BARRIER_AND, BARRIER_OR,
@@ -58,6 +59,7 @@ struct Thread {
   uint32_t number, tid[3], ctaid[3];
   uint64_t turns;
   uint32_t x[4], r[2];
+  uint8_t lacks, lacked;  // the value given to a shuffle, or taken from one, is of a lane that takes no part
   uint64_t s[SAVED + 1];
 };
 

@@ -25,7 +25,7 @@ from gemmgen.emulator.errors import EmulatorError
 from gemmgen.emulator.geometry import Dim3, Geometry
 from gemmgen.emulator.hazards.compare_and_swap_guesses import guesses
 from gemmgen.emulator.hazards.sites import granules
-from gemmgen.emulator.hazards.undefined import find_undefined, results_of, sources_of
+from gemmgen.emulator.hazards.undefined import find_undefined, results_of, sources_of, tainted_by
 from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.instructions.memory import space_name
 from gemmgen.emulator.instructions.registry import MISUSE
@@ -76,6 +76,8 @@ _WAITING_LIMIT = 1 << 24
 _ALONE_SECONDS = 0.03
 """Seconds of a launch from which several threads of this process share its blocks."""
 _SHARED_STEP_SECONDS = 0.05
+_LANE_IS_MISSING = -11
+"""Why a launch is given up at a shuffle, as native_threads.c has it."""
 _STRONG = ("volatile", "relaxed", "acquire")
 _UPDATES = {"add": "{old} + {value}", "and": "{old} & {value}", "or": "{old} | {value}", "xor": "{old} ^ {value}"}
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -166,7 +168,7 @@ class _Context(ctypes.Structure):
 class _Thread(Run):
     """A kernel as C statements over the registers of one thread."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, follows_shuffles: bool) -> None:
         registers = RegisterFile(program, 1)
         # Operands are bound for their constants alone: neither memory nor special registers are read here.
         super().__init__(Binder(program, Geometry((1, 1, 1), 1), registers, None, None))  # type: ignore[arg-type]
@@ -177,6 +179,10 @@ class _Thread(Run):
         self.resumes: list[int] = []
         self.undefined = find_undefined(program)
         """Registers that may hold no value."""
+        self.follows_shuffles = follows_shuffles
+        if follows_shuffles:
+            shuffled = {name for block in program.blocks for inst in block.body if inst.opcode == "shfl" for name in results_of(inst)}
+            self.undefined |= tainted_by(program, shuffled)
         self.floating = _floating(program)
         self.is_ordered = False
         """True if the order of atomic operations may decide about results."""
@@ -514,7 +520,14 @@ def _shuffle(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
     if mode is None or not inst.has("sync") or inst.guard is not None:
         raise Untranslated("shfl")
     given = [run.read(inst, operand, "u32") for operand in inst.operands[1:5]]
-    run.suspend(inst, _SHUFFLES[mode], live, given, [run.assign(value, "t->r[0]"), run.assign(valid, "t->r[1]")])
+    then = [run.assign(value, "t->r[0]"), run.assign(valid, "t->r[1]")]
+    if run.follows_shuffles:
+        source = inst.operands[1]
+        lacking = run.mark(source) if isinstance(source, Register) and source.name in run.undefined else "0"
+        run.emit(inst, [f"t->lacks = {lacking};"])
+        then += [f"{run.mark(value)} = t->lacked;"] if isinstance(value, Register) else []
+        then += [f"{run.mark(valid)} = 0;"] if isinstance(valid, Register) else []
+    run.suspend(inst, _SHUFFLES[mode], live, given, then)
 
 
 def _vote(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
@@ -628,7 +641,9 @@ def _follow(run: _Thread, inst: Instruction) -> None:
     if not without:
         return
     results = [register for operand in inst.operands[:1] for register in registers_of(operand) if register.name in results_of(inst)]
-    sources = [register for operand in sources_of(inst) for register in registers_of(operand) if register.name in without]
+    shuffles = inst.opcode == "shfl" and run.follows_shuffles
+    read = inst.operands[2:] if shuffles else sources_of(inst)
+    sources = [register for operand in read for register in registers_of(operand) if register.name in without]
     if inst.guard is not None and inst.guard.name in without:
         run.statements.append(f"if ({run.mark(inst.guard)}) GIVE_UP({inst.line});")
     marked = [register for register in results if register.name in without]
@@ -641,7 +656,7 @@ def _follow(run: _Thread, inst: Instruction) -> None:
     elif inst.opcode not in _MOVES and sources:
         run.emit(inst, [f"if ({value}) GIVE_UP({inst.line});"])
         value = "0"
-    if marked:
+    if marked and not shuffles:
         run.emit(inst, [f"{run.mark(register)} = {value};" for register in marked])
 
 
@@ -723,6 +738,7 @@ class Kernel:
     """True if the order of blocks may decide about results."""
     thread_limit: int
     """Turns of loops of one thread from which it seems to wait for another one."""
+    follows_shuffles: bool
     failures: int = 0
     """Launches in a row that were given up."""
     given_up_at: int = 0
@@ -790,12 +806,12 @@ class Translation:
     thread_limit: int
 
 
-def translation(program: Program) -> Translation:
+def translation(program: Program, follows_shuffles: bool = False) -> Translation:
     """The C text of a kernel. Raises Untranslated."""
     count = sum(len(block.body) + 1 for block in program.blocks)
     if count > _LONGEST or program.allocates or program.meets_grid or program.names_clusters:
         raise Untranslated("the kernel as a whole")
-    run, live_behind = _Thread(program), compiled(program).live
+    run, live_behind = _Thread(program, follows_shuffles), compiled(program).live
     texts: list[str] = []
     for block in program.blocks:
         behind: list[frozenset[str]] = []
@@ -832,6 +848,7 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
         "LOCAL_BYTES": program.local_bytes,
         "SUSPENDS": int(bool(run.sites)),
         "SAVED": len(run.slots),
+        "FOLLOWS_SHUFFLES": int(run.follows_shuffles),
         "SHARED_WINDOW": f"{SHARED_WINDOW}ull",
         "LOCAL_WINDOW": f"{LOCAL_WINDOW}ull",
         "PLACE": "__LINE__",
@@ -867,12 +884,13 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
     )
 
 
-def kernel_of(program: Program) -> Kernel | None:
-    """The compiled kernel; None if it has no translation, or without a compiler."""
+def kernel_of(program: Program, follows_shuffles: bool = False) -> Kernel | None:
+    """The compiled kernel; None if it has no translation, or without a compiler. `follows_shuffles`: it knows which values come from lanes
+    that take no part in a shuffle, and gives up where one has an effect; else it gives up at the shuffle."""
     if not native.is_possible():
         return None
     try:
-        made = translation(program)
+        made = translation(program, follows_shuffles)
     except Untranslated:
         return None
     library = native.library("emulator threads", made.text.encode(), exact_options("-O2"), ("run_blocks", "conflict", "finish"))
@@ -885,7 +903,7 @@ def kernel_of(program: Program) -> Kernel | None:
     library.conflict.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     library.conflict.restype = ctypes.c_int
     facts = (made.suspends, made.granule_shift, made.shared_shift, made.hints, made.is_ordered, made.thread_limit)
-    return Kernel(program, library, *facts)
+    return Kernel(program, library, *facts, follows_shuffles)
 
 
 @of_program
@@ -957,11 +975,38 @@ def run(
     """Runs all blocks; None if that was given up: memory is then as it was before. `watched` are the regions that the kernel may write;
     `pages` and `unwritten` the state of each page's bytes; `units`: bytes of a flag of accesses to a region, by its start;
     `shared_bytes`: dynamic and all shared memory of a block; `jobs`: threads of this process that may share the blocks."""
+    given = (memory, regions, watched, pages, unwritten, units, clock, grid, block, shared_bytes, progress, jobs)
+    outcome = _attempt(kernel, *given)
+    if outcome is None and kernel.given_up_at == _LANE_IS_MISSING and not kernel.follows_shuffles:
+        other = kernel_of(kernel.program, follows_shuffles=True)
+        if other is not None:
+            kernel.library, kernel.suspends, kernel.hints, kernel.follows_shuffles = other.library, other.suspends, other.hints, True
+            outcome = _attempt(kernel, *given)
+    return outcome
+
+
+def _attempt(
+    kernel: Kernel,
+    memory: np.ndarray,
+    regions: Sequence[Region],
+    watched: Sequence[Region],
+    pages: np.ndarray,
+    unwritten: Mapping[int, np.ndarray],
+    units: Mapping[int, int],
+    clock: Clock,
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: tuple[int, int],
+    progress: Callable[[int, int], object] | None,
+    jobs: int,
+) -> Outcome | None:
+    """Runs all blocks, as `run` describes."""
     program, library = kernel.program, kernel.library
     dynamic, needed = shared_bytes
     threads = block[0] * block[1] * block[2]
     if (threads if kernel.suspends else 1) * program.local_bytes > _MOST_LOCAL_BYTES or not regions:
         return None
+    kernel.given_up_at = 0
     context = _Context()
     try:
         granules = clock.granules(kernel.granule_shift, len(memory))
@@ -1036,7 +1081,8 @@ def run(
         return Outcome(sum(member.counts for member in team).tolist(), left, flags)
     finally:
         for member in team:
-            member.clock.now = member.context.now
+            # Records of memory that this launch does not know keep their times when those begin anew: the next launch clears all.
+            member.clock.now = member.context.now if member.context.now >= member.began else LAST_TIME
         library.finish(ctypes.byref(context), count, not succeeded)
 
 
@@ -1065,7 +1111,7 @@ class _Member:
         )
         context.shared_bytes = max(size - program.shared_start, 0)
         context.counts = self.counts.ctypes.data
-        context.now = context.launch_start = clock.now
+        context.now = context.launch_start = self.began = clock.now
 
     def run(self, first: int, count: int) -> int:
         """Runs blocks; the number of those that have ended."""

@@ -1,7 +1,7 @@
 // The course of blocks, behind a kernel's own code: `run_thread` runs a thread to its end or to its next meeting with others.
 
 // An instruction that the lanes `group` of a warp execute together; 0 if it takes a value from a lane that is not there.
-static int meet_in_warp(struct Thread *warp, uint32_t group, uint32_t mask, int kind) {
+static int meet_in_warp(struct Context *c, struct Thread *warp, uint32_t group, uint32_t mask, int kind) {
   uint32_t ballot = 0, reduced = 0;
   int first = 1;
   for (int lane = 0; lane < WARP; ++lane) {
@@ -37,8 +37,10 @@ static int meet_in_warp(struct Thread *warp, uint32_t group, uint32_t mask, int 
         const int chosen = kind == SHUFFLE_UP ? lane - offset : kind == SHUFFLE_DOWN ? lane + offset
                          : kind == SHUFFLE_BUTTERFLY ? lane ^ offset : lowest | (offset & ~segment);
         const int inside = kind == SHUFFLE_UP ? chosen >= highest : chosen <= highest;
-        if (inside && (chosen < 0 || chosen >= WARP || !(there >> chosen & 1))) return 0;
-        t->r[0] = warp[inside ? chosen : lane].x[0];
+        const int is_missing = inside && (chosen < 0 || chosen >= WARP || !(there >> chosen & 1));
+        if (is_missing && !FOLLOWS_SHUFFLES) return c->why = LANE_IS_MISSING, 0;
+        t->lacked = is_missing ? 1 : warp[inside ? chosen : lane].lacks;
+        t->r[0] = is_missing ? 0 : warp[inside ? chosen : lane].x[0];
         t->r[1] = (uint32_t)inside;
         break;
       }
@@ -74,17 +76,18 @@ static int release_warp(struct Context *c, struct Thread *warp, uint32_t size, u
       group |= (uint32_t)((left >> lane & 1) && warp[lane].site == first->site && warp[lane].x[3] == mask) << lane;
     left &= ~group;
     const int kind = SITES[first->site].kind;
-    if (group & ~mask) return 0;
+    if (group & ~mask) return c->why = STUCK, 0;
     if (kind != ACTIVE && mask & ~(group | gone)) continue;
     if (kind == WARP_BARRIER) {
       ++c->now;
       if (!(~mask & ~gone)) c->warp_start[number] = c->now;
-    } else if (!meet_in_warp(warp, group, mask, kind)) {
+    } else if (!meet_in_warp(c, warp, group, mask, kind)) {
       return 0;
     }
     for (uint32_t lane = 0; lane < size; ++lane) if (group >> lane & 1) warp[lane].state = RUNNING;
     *released = 1;
   }
+  c->why = STUCK;
   return !waiting || *released;
 }
 
@@ -136,7 +139,7 @@ static int run_block(struct Context *c, struct Thread *threads, uint64_t block) 
   }
   if (LOCAL_BYTES) memset(c->local_state, 0, (uint64_t)LOCAL_BYTES * count);
   for (;;) {
-    if (c->now >= LAST_TIME) return c->why = 90, GIVEN_UP;
+    if (c->now >= LAST_TIME) return c->why = NO_TIME_LEFT, GIVEN_UP;
     for (uint32_t first = 0; first < count; first += WARP) {
       const uint32_t size = count - first < WARP ? count - first : WARP;
       int released = 1;
@@ -145,7 +148,7 @@ static int run_block(struct Context *c, struct Thread *threads, uint64_t block) 
           struct Thread *t = &threads[first + lane];
           if (t->state == RUNNING && (t->state = run_thread(c, t)) == GIVEN_UP) return GIVEN_UP;
         }
-        if (!release_warp(c, threads + first, size, first / WARP, &released)) return c->why = 91, GIVEN_UP;
+        if (!release_warp(c, threads + first, size, first / WARP, &released)) return GIVEN_UP;
       }
     }
     uint32_t waiting = 0, ended = 0, votes = 0;
@@ -153,13 +156,13 @@ static int run_block(struct Context *c, struct Thread *threads, uint64_t block) 
     for (uint32_t number = 0; number < count; ++number) {
       const struct Thread *t = &threads[number];
       if (t->state == EXITED) { ++ended; continue; }
-      if (site >= 0 && t->site != site) return c->why = 92, GIVEN_UP;
+      if (site >= 0 && t->site != site) return c->why = BARRIERS_DIFFER, GIVEN_UP;
       site = t->site;
       votes += t->x[0] != 0;
       ++waiting;
     }
     if (!waiting) break;
-    if (ended) return c->why = 93, GIVEN_UP;
+    if (ended) return c->why = BARRIER_IS_MISSED, GIVEN_UP;
     c->phase_start = ++c->now;
     const int kind = SITES[site].kind;
     for (uint32_t number = 0; number < count; ++number) {

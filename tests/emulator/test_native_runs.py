@@ -97,6 +97,7 @@ FORMS = {
         *(f"cvt.rzi.{to}.{source} D, %{'f' if source == 'f32' else 'd'}1" for to in ("u64", "s64") for source in ("f32", "f64")),
     ],
     "floats": [
+        "cvt.rn.ftz.f32.f64 D, %d1",
         *_each(
             "add.T sub.T mul.T mul.ftz.T add.sat.T fma.ftz.T div.rn.T div.full.T min.T max.T max.ftz.T".replace(" fma.ftz.T", ""),
             "f32",
@@ -124,6 +125,7 @@ FORMS = {
         "cvt.rn.f32.u8 D, %r1",
     ],
     "doubles": [
+        *_each("min.T max.T", "f64", "%d1, %d2"),
         *_each("add.T sub.T mul.T div.rn.T", "f64", "%d1, %d2"),
         "fma.rn.f64 D, %d1, %d2, %d3",
         "copysign.f64 D, %d1, %d2",

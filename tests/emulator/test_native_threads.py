@@ -43,6 +43,9 @@ CLEAN = {
     "a sum of a warp": "redux.sync.max.s32 %r20, %r10, -1;",
     "a count of a block": "setp.gt.u32 %p2, %r10, 500; bar.red.popc.u32 %r20, 0, %p2;",
     "equal lanes": "and.b32 %r11, %r10, 3; match.any.sync.b32 %r20, %r11, -1;",
+    "lanes that have ended": "and.b32 %r11, %r1, 24; setp.eq.u32 %p2, %r11, 24; @%p2 bra done; shfl.sync.down.b32 %r12, %r10, 4, 31, -1; "
+    "add.u32 %r12, %r12, %r10; shfl.sync.down.b32 %r13, %r12, 8, 31, -1; and.b32 %r11, %r1, 31; setp.lt.u32 %p3, %r11, 12; "
+    "@%p3 add.u32 %r20, %r13, %r12;",
     "a part of a warp": "and.b32 %r11, %r1, 16; setp.ne.u32 %p2, %r11, 0; @%p2 bra done; shfl.sync.bfly.b32 %r20, %r10, 1, 31, 0xffff;",
     "sums of all blocks": "and.b32 %r11, %r1, 7; mul.wide.u32 %rd8, %r11, 4; add.u64 %rd8, %rd3, %rd8; red.global.add.u32 [%rd8], %r10;",
     "sums of a tile": "st.shared.u32 [%r7], 0; bar.sync 0; atom.shared.add.u32 %r21, [tile+8], %r10; "
@@ -92,6 +95,10 @@ HAZARDS = {
     "a lane that is not there": ("shfl.sync.idx.b32 %r20, %r10, 20, 31, 0xffff;", ["DivergentWarp"]),
     "a volatile exchange": ("st.volatile.shared.u32 [%r7], %r10; ld.volatile.shared.u32 %r20, [%r9];", ["LockstepRace"]),
     "a read of a counter": ("atom.global.add.u32 %r21, [%rd7], 1; ld.global.u32 %r20, [%rd3];", ["GlobalRace"]),
+    "a lane that has ended": (
+        "and.b32 %r11, %r1, 24; setp.eq.u32 %p2, %r11, 24; @%p2 bra done; shfl.sync.down.b32 %r20, %r10, 4, 31, -1;",
+        ["InactiveShuffle"],
+    ),
     "beyond the end": ("ld.global.u32 %r20, [%rd5+4];", ["OutOfBounds"]),
     "between words": ("ld.global.u32 %r20, [%rd1+2];", ["Misaligned"]),
 }
@@ -198,6 +205,17 @@ def test_times_that_run_out_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     _, found, was_compiled = launched(CLEAN["sums of all blocks"], monkeypatch, 0, almost)
     _, expected, _ = launched(CLEAN["sums of all blocks"], monkeypatch, 1 << 60)
     assert was_compiled and found == expected
+
+
+@needs_compiler
+def test_times_begin_anew_for_memory_of_other_launches() -> None:
+    """A launch whose times begin anew leaves records of other memory with later times; the next launch starts from empty records."""
+    clock = native_threads.Clock()
+    clock.now = native_threads.LAST_TIME
+    clock.granules(2, 64)[:] = 1
+    assert clock.now == 1
+    clock.now = native_threads.LAST_TIME
+    assert not clock.granules(2, 64).any()
 
 
 @needs_compiler
