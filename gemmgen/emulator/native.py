@@ -19,7 +19,7 @@ from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.files import read_plain
 
 _SOURCE = Path(__file__).with_name("native.c")
-_SECONDS = 60
+_SECONDS = 180
 """Limit of the compiler's time; one that hangs is no compiler."""
 _LARGEST = 1 << 24
 """Bytes of a library that is read."""
