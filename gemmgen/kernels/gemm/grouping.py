@@ -26,8 +26,9 @@ class Grouping(SpecModel):
     scattered: bool = False
     """True if row r of the groups goes to row ``scatter[r]`` of C; one that C does not have is not stored."""
 
-    depth: Literal["all", "offsets"] = "all"
-    """``offsets``, of ``batch: strided``: product p sums up the values of k from ``offsets[p - 1]``, or 0, to ``offsets[p]``."""
+    depth: Literal["all", "offsets", "steps"] = "all"
+    """``offsets``, of ``batch: strided``: product p sums up the values of k from ``offsets[p - 1]``, or 0, to ``offsets[p]``. ``steps``: so
+    that each offset below k is a multiple of the tile's k, as blocks of scales are; others are rounded down to one."""
 
     places: Literal["strided", "addresses"] = "strided"
     """``addresses``, of ``batch: strided``: matrices lie anywhere, and have sizes of their products. ``at_a``, ``at_b`` and ``at_c`` hold
@@ -42,7 +43,13 @@ class Grouping(SpecModel):
     @property
     def words(self) -> tuple[str, ...]:
         """Words of a name for all that differs from sorted groups."""
-        given = ("masked", self.rows == "masked"), ("depths", self.depth == "offsets"), ("places", self.places == "addresses"), *self.moved
+        given = (
+            ("masked", self.rows == "masked"),
+            ("depths", self.depth == "offsets"),
+            ("depth_steps", self.depth == "steps"),
+            ("places", self.places == "addresses"),
+            *self.moved,
+        )
         return tuple(word for word, differs in given if differs)
 
 
@@ -107,21 +114,22 @@ def group_rows(grouping: Grouping, ends: npt.NDArray[Any], m: int) -> list[slice
     return [slice(int(start), int(end)) for start, end in zip(np.concatenate(([0], last)), last, strict=False)]
 
 
-def depths(offsets: npt.NDArray[Any], k: int) -> list[slice]:
-    """The values of k of each product of a batch; none where offsets fall."""
+def depths(offsets: npt.NDArray[Any], k: int, step: int = 1) -> list[slice]:
+    """The values of k of each product of a batch; none where offsets fall. Offsets below k count as multiples of ``step``."""
     import numpy as np
 
     ends = np.clip(offsets.astype(np.int64), 0, k)
+    ends = np.where(ends < k, ends // step * step, k)
     starts = np.concatenate(([0], ends))[: len(ends)]
     return [slice(int(start), max(int(start), int(end))) for start, end in zip(starts, ends, strict=True)]
 
 
-def within_depths(factor: npt.NDArray[Any], offsets: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
-    """Factors of a batch, with zeros for values of k, along an axis, that are not their product's."""
+def within_depths(factor: npt.NDArray[Any], offsets: npt.NDArray[Any], axis: int, step: int = 1) -> npt.NDArray[Any]:
+    """Factors of a batch, with zeros for values of k, along an axis, that are not their product's; ``step`` as in ``depths``."""
     import numpy as np
 
     masked = np.zeros_like(factor)
-    for product, own in enumerate(depths(offsets, factor.shape[axis])):
+    for product, own in enumerate(depths(offsets, factor.shape[axis], step)):
         place = (product, own) if axis == 1 else (product, slice(None), own)
         masked[place] = factor[place]
     return masked

@@ -58,6 +58,10 @@ ROWS_OF_GROUPS: dict[str, dict[str, Any]] = {"masked": {"rows": "masked"}, "gath
 """Words for rows of groups, and their fields in a spec's ``grouping``."""
 SUMMED = "k"
 """The dimension along which an element of the result is summed up."""
+DEPTHS_BY = {"depths": "offsets", "depth_steps": "steps"}
+"""Words for values of k that differ from product to product, and the field ``depth`` of a spec's ``grouping``."""
+SCALED_DEPTH = 128
+"""Values of k of a step where those of each product end with a step: those of a block of scales of 8-bit floats."""
 FACTORS = ("alpha", "beta")
 """Numbers that a problem's words leave to the call; the product is not scaled, and C is not read, without them."""
 
@@ -80,8 +84,14 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return "weights are packed for it alone" if request.weights is None else "it reads no packed weights"
     if request.a.type == DOUBLE and spec.mainloop.strategy not in DOUBLE_STRATEGIES:
         return "it multiplies no float64"
-    if request.depths is not None and spec.mainloop.strategy != "mma_sync":
-        return "all of its products have the same values of k"
+    if request.depths is not None:
+        steps = request.grouping.depth == "steps"
+        if spec.mainloop.strategy != ("wgmma" if steps else "mma_sync"):
+            return "all of its products have the same values of k"
+        if steps and isinstance(spec.mainloop, WgmmaMainloop):
+            if spec.mainloop.tile.k != SCALED_DEPTH:
+                return "its steps are not as deep as blocks of scales"
+            spec = replaced(spec, {"mainloop": spec.mainloop.model_copy(update={"cluster": Cluster()})})
     if request.block_scales and spec.mainloop.strategy not in scaling.STRATEGIES:
         return "it takes no block scales"
     if any(by.stored(operand) is None for operand, by in request.block_scales):
@@ -219,7 +229,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif (scaled := _BLOCK_SCALES.fullmatch(option)) is not None:
             say_once(said, f"scales of {scaled[1]}", option)
             blocks[scaled[1]] = scaled
-        elif option in FACTORS or option == "depths":
+        elif option in FACTORS or option in DEPTHS_BY:
             say_once(said, option, option)
         elif option in ROWS_OF_GROUPS:
             say_once(said, option, option)
@@ -248,7 +258,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             need += "w4g128z (weights of 4 or 8 bits, groups of 32, 64 or 128, zero points), "
             need += "scales_a=1x128 or scales_b=128x128 (block scales; _ue8m0, _mn), "
             need += f"{', '.join(WORDS)} (triangular matrices), {', '.join(ROWS_OF_GROUPS)} (rows of groups), "
-            need += "depths (values of k of each product of a batch), "
+            need += f"{' or '.join(DEPTHS_BY)} (values of k of each product of a batch), "
             words = ", ".join((*SCALES, *ACTIVATIONS, *GATED))
             need += f"planes (of B are kept), {CONSTANT} (B is), alpha, beta, bias, residual, {words}, {' or '.join(PRECISIONS)}"
             raise unknown_word("a GEMM problem", option, re.findall(r"\w+", need), need)
@@ -274,10 +284,14 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         raise SpecError(f"a GEMM problem's option {', '.join(ROWS_OF_GROUPS)} is for groups: add groups=N")
     if groups is not None and "rows" in rows_of_groups and m % groups:
         raise SpecError(f"a GEMM problem's option masked has {m} rows in {groups} groups, need a multiple: every group has as many")
+    depths = [option for option in DEPTHS_BY if option in said]
     if "depths" in said and (batch is None or letters != "tn"):
         raise SpecError("a GEMM problem's option depths is for a batch with A and B in rows of m and n: add batch=N and tn")
-    grouping = Grouping.model_validate(rows_of_groups | ({"depth": "offsets"} if "depths" in said else {}))
-    if triangles and (groups is not None or "depths" in said or "gate" in said or keeps or blocks or weights is not None):
+    if "depth_steps" in said and (len(depths) > 1 or batch is None or letters != "nt" or len(blocks) < 2):
+        need = "for a batch with A and B in rows of k and scales of both: add batch=N, nt, scales_a=1x128 and scales_b=1x128"
+        raise SpecError(f"a GEMM problem's option depth_steps is {need}")
+    grouping = Grouping.model_validate(rows_of_groups | ({"depth": DEPTHS_BY[depths[0]]} if depths else {}))
+    if triangles and (groups is not None or depths or "gate" in said or keeps or blocks or weights is not None):
         raise SpecError("a GEMM problem's triangles exclude groups, depths, two products, planes, block scales and packed weights")
     if "mirrored" in triangles.values() and m != n:
         raise SpecError(f"a GEMM problem's option mirrored is for a square C; this one is {m} x {n}")
@@ -298,7 +312,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         offsets=None if groups is None else Layout.packed((groups,), "s32"),
         grouping=grouping,
         triangles=Triangles.model_validate(triangles),
-        depths=Layout.packed((batch,), "s32") if batch is not None and "depths" in said else None,
+        depths=Layout.packed((batch,), "s32") if batch is not None and depths else None,
         gather=rows if grouping.gathered else None,
         scatter=rows if grouping.scattered else None,
         planes=_kept(b) if keeps else None,

@@ -28,6 +28,7 @@ from gemmgen.kernels.gemm.request import (
     vector_type,
 )
 from gemmgen.kernels.gemm.scaling import BlockDepth, BlockScale, scale_shape
+from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS
 from gemmgen.kernels.gemm.triangles import Triangles
 from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
 
@@ -298,29 +299,46 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
 def _interpret_depths(operands: Mapping[str, Layout], options: Mapping[str, Any], refuse: Callable[[str], LaunchError]) -> Interpretation:
     """The request of a call whose groups are values of k: a product of each, as the gradient of an expert's matrix."""
     a, b, offsets, out = operands["a"], operands["b"], operands["offsets"], operands.get("out")
-    others = [name for name in operands if name not in ("a", "b", "offsets", "out")] + [
-        name for name in ("activation", "epilogue") if options.get(name)
-    ]
+    scaled = {"scale_a", "scale_b"} <= operands.keys()
+    known = {"a", "b", "offsets", "out", *(("scale_a", "scale_b") if scaled else ())}
+    others = [name for name in operands if name not in known] + [name for name in ("activation", "epilogue") if options.get(name)]
     if others:
-        raise refuse(f"groups of values of k with {others[0]}, need a (m, k), b (k, n), offsets, out and alpha alone")
+        raise refuse(f"groups of values of k with {others[0]}, need a (m, k), b (k, n), offsets, out, alpha and scales of both alone")
     for name, layout in (("a", a), ("b", b)):
-        _check_type(name, layout, TYPES[1:], operation="grouped_matmul")
+        _check_type(name, layout, BYTE_FLOATS if scaled else TYPES[1:], operation="grouped_matmul")
     _check_type("offsets", offsets, ("s32",), operation="grouped_matmul")
     (m, k), (rows, n) = a.shape, b.shape
     if k != rows or len(offsets.shape) != 1 or not is_packed(offsets):
         raise refuse(f"a has shape {a.shape}, b {b.shape} and offsets {offsets.shape}, need (m, k), (k, n) and one axis without gaps")
-    if not is_stored(a, False) or not is_stored(b, True):
-        raise refuse(
-            f"a and b have strides {a.strides} and {b.strides}; columns of a and rows of b must be contiguous: groups begin at any k"
-        )
+    if not is_stored(a, scaled) or not is_stored(b, not scaled):
+        need = "rows of a and columns of b" if scaled else "columns of a and rows of b"
+        why = "8-bit floats lie along k" if scaled else "groups begin at any k"
+        raise refuse(f"a and b have strides {a.strides} and {b.strides}; {need} must be contiguous: {why}")
     groups = offsets.shape[0]
-    kind = out.type if out is not None else _output(options.get("output"), "grouped_matmul") or result_type(a.type, b.type, True)
+    plain = result_type(a.type, b.type, True)
+    kind = out.type if out is not None else _output(options.get("output"), "grouped_matmul") or plain
     out = Layout.packed((groups, m, n), kind) if out is None else out
     _check_type("out", out, TYPES, operation="grouped_matmul")
     if out.shape != (groups, m, n) or not is_stored(out, True):
         raise refuse(f"out has shape {out.shape} and strides {out.strides}, need {(groups, m, n)} in rows")
-    a, b = (Layout((groups, *one.shape), (0, *one.strides), one.type, one.alignment) for one in (a, b))
-    request = GemmRequest(a, b, out, scaled=bool(options.get("scaled")), grouping=Grouping(depth="offsets"), depths=offsets)
+    blocks = _block_scales(operands, a, b, "grouped_matmul") if scaled else {}
+    if scaled and len(blocks) < 2:
+        raise refuse("groups of values of k take scales of 128 values of k, of both a and b")
+
+    def shared(layout: Layout) -> Layout:
+        return Layout((groups, *layout.shape), (0, *layout.strides), layout.type, layout.alignment)
+
+    by = {name: replace(block, layout=shared(block.layout)) for name, block in blocks.items()}
+    request = GemmRequest(
+        shared(a),
+        shared(b),
+        out,
+        scaled=bool(options.get("scaled")),
+        grouping=Grouping(depth="steps" if scaled else "offsets"),
+        depths=offsets,
+        scaled_a=by.get("scale_a"),
+        scaled_b=by.get("scale_b"),
+    )
     return Interpretation(request, (Result("out", (groups, m, n), kind),))
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.core.elements import ELEMENTS, to_numbers
-from gemmgen.core.formulas import Formula, round_up
+from gemmgen.core.formulas import Formula, ceil_div, round_up
 from gemmgen.kernels.accuracy import rounded, stored
 from gemmgen.kernels.blas_cases import case_of, corner_cases, scalar_values
 from gemmgen.kernels.epilogue.numbers import Tracked, extremum, spread, stored_value, summed
 from gemmgen.kernels.epilogue.steps import Access, Store, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
-from gemmgen.kernels.gemm.grouping import ENDS, SIZES, gathered_rows, group_rows, within_depths
+from gemmgen.kernels.gemm.grouping import ENDS, SIZES, depths, gathered_rows, group_rows, within_depths
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.scaling import ScaleArray, as_tiles
 from gemmgen.kernels.gemm.sparsity import random_metadata
@@ -251,6 +251,8 @@ def _offsets(plan: GemmPlan, case: Case, groups: int, rng: np.random.Generator) 
     cuts = np.sort(rng.integers(0, m + 1, groups))
     if case.name == "empty groups":
         cuts = np.sort(rng.choice([0, m // 2, m], groups))
+    if plan.depths_differ and plan.depth_unit > 1:
+        cuts = np.minimum((cuts + plan.depth_unit - 1) // plan.depth_unit * plan.depth_unit, m)
     if case.name == "groups of whole tiles":
         cuts = np.minimum((cuts + plan.tile_m - 1) // plan.tile_m * plan.tile_m, m)
     if groups:
@@ -284,6 +286,21 @@ def promised(plan: GemmPlan, size: tuple[int, int, int]) -> tuple[int, int, int]
     if plan.largest_depth is not None:
         k = min(k, plan.largest_depth // multiples.k * multiples.k)
     return m, n, k
+
+
+def _within_depths(plan: GemmPlan, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """The arrays with factors of 0, and scales of 1, for values of k that are not their product's."""
+    own, ends = dict(arrays), arrays["offsets"]
+    for name, axis in (("A", 2), ("B", 1)):
+        own[name] = within_depths(arrays[name], ends, axis, plan.depth_unit)
+    for scale in plan.scales:
+        held, axis = np.ones_like(arrays[scale.name]), 2 if scale.operand == "a" else 1
+        for product, values in enumerate(depths(ends, arrays["A"].shape[2], plan.depth_unit)):
+            blocks = slice(values.start // scale.block.k, ceil_div(values.stop, scale.block.k))
+            place = (product, blocks) if axis == 1 else (product, slice(None), blocks)
+            held[place] = arrays[scale.name][place]
+        own[scale.name] = held
+    return own
 
 
 def _within_triangle(plan: GemmPlan, product: Expected, stored: npt.NDArray[Any]) -> Expected:
@@ -464,7 +481,7 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
         return {"C": _placed_results(plan, case, arrays)}
     if not plan.grouped:
         if plan.depths_differ:
-            arrays = dict(arrays) | {name: within_depths(arrays[name], arrays["offsets"], axis) for name, axis in (("A", 2), ("B", 1))}
+            arrays = _within_depths(plan, arrays)
         products = [_of_each(plan, case, arrays) if plan.own_scalars else _reference(plan, case, arrays)]
         return (
             {"C": _within_triangle(plan, products[0].expected, arrays["C"])}

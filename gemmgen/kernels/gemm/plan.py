@@ -380,7 +380,12 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
     @property
     def depths_differ(self) -> bool:
         """True if each product of a batch has its own values of k."""
-        return bool(self.spec.grouping.depth == "offsets")
+        return bool(self.spec.grouping.depth != "all")
+
+    @property
+    def depth_unit(self) -> int:
+        """Values of k that the ends of each product's are multiples of, if those differ."""
+        return self.step_k if self.spec.grouping.depth == "steps" else 1
 
     @property
     def own_scalars(self) -> bool:

@@ -167,12 +167,21 @@ def dual_reasons(spec: GemmSpec) -> Iterator[Reason]:
 
 def ungrouped_reasons(spec: GemmSpec) -> Iterator[Reason]:
     """Rows of groups where there are none."""
-    depths = spec.grouping.depth == "offsets"
+    depth, strategy = spec.grouping.depth, spec.mainloop.strategy
     if spec.grouping.model_copy(update={"depth": "all", "places": "strided"}) != Grouping.SORTED and spec.batch != "grouped":
         yield Reason("grouping", "grouping", f"rows of groups with batch: {spec.batch}", "batch: grouped", "batch: grouped")
-    if depths and (spec.batch != "strided" or spec.mainloop.strategy != "mma_sync"):
-        got = f"offsets with batch: {spec.batch}, strategy: {spec.mainloop.strategy}"
-        yield Reason("depth", "grouping.depth", got, "batch: strided and strategy: mma_sync for values of k that differ")
+    needed = {"offsets": "mma_sync", "steps": "wgmma"}.get(depth, strategy)
+    if depth != "all" and (spec.batch != "strided" or strategy != needed):
+        got = f"{depth} with batch: {spec.batch}, strategy: {strategy}"
+        yield Reason("depth", "grouping.depth", got, f"batch: strided and strategy: {needed} for {depth}")
+    if depth == "steps":
+        cluster = getattr(spec.mainloop, "cluster", None)
+        arithmetic = getattr(spec.mainloop, "arithmetic", Arithmetic())
+        shared = cluster is not None and cluster.m * cluster.n > 1
+        sparse = getattr(spec.mainloop, "sparse", "none") != "none"
+        if spec.decomposition.scheme != "data_parallel" or shared or sparse or arithmetic != Arithmetic() or spec.constant:
+            need = "data_parallel, no cluster, and factors that are dense, multiplied as stored and not constant, for steps"
+            yield Reason("depth", "grouping.depth", f"steps with {spec.decomposition.scheme}, or other mainloop fields", need)
 
 
 def place_reasons(spec: GemmSpec) -> Iterator[Reason]:

@@ -21,7 +21,7 @@ def counting_arguments(spec: GemmSpec) -> tuple[Argument, ...]:
         count = ScalarArgument("batch", "s32", "problems in the batch")
         if spec.grouping.places == "addresses":
             return (count, *place_arguments())
-        return (count, DEPTHS) if spec.grouping.depth == "offsets" else (count,)
+        return (count, DEPTHS) if spec.grouping.depth != "all" else (count,)
     if spec.batch == "none":
         return ()
     return GroupRows(spec.grouping).arguments

@@ -239,7 +239,8 @@ def _store_coordinate(turned: bool, boxes: bool) -> float:
 
 def _is_plain(request: GemmRequest) -> bool:
     """True if the request asks for nothing that other strategies, or kernels for it alone, do."""
-    plain = request.groups is None and request.weights is None and request.planes is None and request.triangles == Triangles.ALL
+    plain = request.groups is None and request.weights is None and request.planes is None
+    plain = plain and request.triangles == Triangles.ALL and request.depths is None
     plain = plain and (request.second is None or (request.a.type in ("bf16", "f16") and not request.block_scales))
     plain = plain and all(by.block.k == BLOCK_K and by.block.type in SCALE_TYPES for _, by in request.block_scales)
     return plain and request.a.type == request.b.type and request.a.type in TYPES
