@@ -61,6 +61,8 @@ KINDS = {
     "unknown": "uses instructions that the emulator does not execute, so no verdict is possible",
 }
 """Kinds of failures, each with a description of the candidate's behaviour."""
+_LONG_INTEGERS = "integers of 23 bits"
+"""Data whose sums float32 does not hold."""
 SCHEDULES = 2
 _STARVED: tuple[Literal["later", "earlier"], ...] = ("later", "earlier")
 _PROBLEMS_OF_BUILDS = 3
@@ -197,7 +199,11 @@ _DATA: dict[str, Draw] = {
     "zeros": lambda rng, shape: np.zeros(shape),
     "around a large number": lambda rng, shape: 1e3 + rng.normal(0, 1, shape),
     "ascending": lambda rng, shape: np.sort(rng.normal(0, 1, shape), axis=-1) if shape else rng.normal(0, 1, shape),
+    "descending": lambda rng, shape: -np.sort(rng.normal(0, 1, shape), axis=-1) if shape else rng.normal(0, 1, shape),
+    "ascending downwards": lambda rng, shape: np.sort(rng.normal(0, 1, shape), axis=0) if shape else rng.normal(0, 1, shape),
     "in runs": lambda rng, shape: _in_runs(rng, shape),
+    "in periods": lambda rng, shape: _in_periods(rng, shape),
+    "behind zeros": lambda rng, shape: _behind_zeros(rng, shape),
     "few terms": lambda rng, shape: rng.normal(0, 1, shape) * (rng.random(shape) < 1 / max((1, *shape))),
 }
 
@@ -208,6 +214,23 @@ def _in_runs(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np
     place = np.maximum.accumulate(np.where(fresh, np.arange(fresh.size).reshape(shape), 0).reshape(-1))
     repeated: npt.NDArray[np.float64] = rng.normal(0, 1, fresh.size)[place].reshape(shape)
     return repeated
+
+
+def _in_periods(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Numbers that repeat after every sixteenth along the last axis, but not in its last quarter."""
+    numbers: npt.NDArray[np.float64] = rng.normal(0, 1, shape)
+    if shape:
+        length = 3 * shape[-1] // 4
+        numbers[..., :length] = numbers[..., np.arange(length) % 16]
+    return numbers
+
+
+def _behind_zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Zeros in the second quarter of each line, and numbers around them."""
+    numbers: npt.NDArray[np.float64] = rng.normal(0, 1, shape)
+    if shape:
+        numbers[..., shape[-1] // 4 : shape[-1] // 2] = 0.0
+    return numbers
 
 
 def _holds_numbers(variable: Variable) -> bool:
@@ -286,6 +309,8 @@ class Referee:
         """Runs all checks. Raises ``GemmgenError`` if the reference or the task cannot be used."""
         began = time.perf_counter()
         plan = [(sizes, data) for sizes in self.given[:1] for data in _DATA]
+        if any(argument.role == "input" and argument.type == "s32" for argument in self.task.arrays):
+            plan.append((self.given[0], _LONG_INTEGERS))
         plan += [(sizes, "ordinary") for sizes in self.shapes if sizes != self.given[0]]
         plan += [(sizes, "integers") for sizes in self.shapes[-2:] if sizes != self.given[0]]
         plan += [(sizes, "few terms") for sizes in self.shapes if sizes != self.given[0] and max(sizes.values(), default=0) >= FAR]
@@ -459,7 +484,8 @@ class Referee:
         name, element = argument.name, ELEMENTS[argument.type]
         value = wanted[name].astype(np.float64)
         if element.format is None:
-            return np.zeros(value.shape)
+            least, most = element.limits
+            return np.where((value < least) | (value > most), np.inf, 0.0)
         given = wanted.get(f"{name}_bound")
         if given is not None and (given.shape != value.shape or not (given >= 0).all()):
             raise GemmgenError(f"the reference's {name}_bound must have the shape {value.shape} and no negative or undefined element")
@@ -622,7 +648,10 @@ class Referee:
                 arrays = self._inputs(self.given[0], "ordinary", seed=29 + turn)
                 lines = np.moveaxis(arrays[name], axis, 0)
                 if lines.size:
-                    lines[rng.integers(0, len(lines))] = to_elements(types[name], np.array([np.nan], np.float32))[0]
+                    # Lines before it and behind it exist, if there are three.
+                    lines[rng.integers(1, len(lines) - 1) if len(lines) > 2 else 0] = to_elements(
+                        types[name], np.array([np.nan], np.float32)
+                    )[0]
                 inputs.append(arrays)
         return inputs
 
@@ -709,6 +738,10 @@ def _raise(failure: CandidateFailed) -> None:
 def _drawn(argument: Argument, data: str, rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Random elements of an input, from a narrower range for types with few exponents."""
     element = ELEMENTS[argument.type]
+    if data == _LONG_INTEGERS:
+        if argument.type == "s32":
+            return rng.integers(-(1 << 22), 1 << 22, shape, dtype=np.int32)
+        data = "ordinary"
     if element.format is None:
         # Sums of huge integers leave their type, and tiny ones are zero.
         data = {"huge": "large", "tiny": "ordinary"}.get(data, data)

@@ -135,9 +135,9 @@ def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
 def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, int]]:
     """The given shapes, and shapes that are derived from them and from the tile.
 
-    Around the tile, one size at a time is one below, one above and a prime number, and then all sizes at once, so that the last tile is cut
-    on every side. Then one size at a time exceeds the given ones, and is far larger or a large power of two with small other sizes. Finally
-    all sizes are one power of two, one is larger than 16 bits can count while the others are 1, and all are 1.
+    One size at a time is 1, and around the tile one below, one above and a prime number, and then all sizes at once, so that the last tile
+    is cut on every side. Then one size at a time exceeds the given ones, and is far larger or a large power of two with small other sizes.
+    Finally all sizes are one power of two, one is larger than 16 bits can count while the others are 1, and all are 1.
 
     Raises ``GemmgenError`` if a given shape is too large to run. Derived shapes that are too large are left out.
     """
@@ -149,7 +149,7 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
     for name in base:
         tile = task.tile.get(name, 16)
         beyond = max(shape.get(name, 1) for shape in given) + tile + 1
-        for value in (tile - 1, tile + 1, 2 * tile + 3, beyond):
+        for value in (1, tile - 1, tile + 1, 2 * tile + 3, beyond):
             shapes.append({**base, name: max(1, value)})
     tiles = {name: task.tile.get(name, 16) for name in base}
     shapes += [{name: max(1, times * tile + more) for name, tile in tiles.items()} for times, more in ((1, -1), (1, 1), (2, 3))]

@@ -25,7 +25,10 @@ _OTHER_ARCHITECTURES = ("sm_80", "sm_90a", "sm_120a")
 _FLOATS = (("f32",), ("f64",), ("f16",))
 _ALIGNMENT_MASK = 0xFF
 """Bits of an address that its alignment decides."""
-_PASSES = ("mov", "cvta", "cvt", "add", "sub", "shl", "shr", "and", "or", "xor", "mad", "selp", "mul", "bfe", "prmt", "not", "lop3")
+_PASSES = (
+    *("mov", "cvta", "cvt", "add", "sub", "shl", "shr", "and", "or", "xor", "mad", "selp", "mul", "bfe", "prmt", "not", "lop3"),
+    *("shfl", "min", "max", "div", "rem", "neg", "abs", "popc", "clz", "brev", "shf", "bfind"),
+)
 
 
 def marks(text: str) -> Iterator[tuple[str, str]]:
@@ -67,8 +70,8 @@ def date_of_build(code: KernelCode) -> str:
 
 
 def address_that_decides(program: Program) -> Instruction | None:
-    """An instruction that compares an array's address with a number, converts it to a number, or stores it in global memory. Results
-    may then depend on addresses.
+    """An instruction that compares an address with a number, converts it to a number, or stores it in global memory. Results may then
+    depend on addresses.
 
     Tests for alignment and for null pointers are allowed, and so are comparisons of two addresses."""
     pointers = {parameter.name for parameter in program.entry.parameters if parameter.size == 8}
@@ -119,6 +122,9 @@ def _gives_address(inst: Instruction, holds: set[str], pointers: set[str]) -> bo
     if inst.opcode == "ld" and inst.has("param"):
         base = inst.operands[1].base if isinstance(inst.operands[1], Address) else None
         return isinstance(base, Symbol) and base.name in pointers
+    if inst.opcode == "cvta" and (inst.has("shared") or inst.has("local")):
+        # Shared and local memory lie at other addresses on each device, but in the same places of a block's or a thread's memory.
+        return not inst.has("to")
     if inst.opcode not in _PASSES:
         return False
     read = [operand for operand in inst.operands[1:] if any(register.name in holds for register in registers_of(operand))]

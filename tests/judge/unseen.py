@@ -186,7 +186,7 @@ def exploits() -> list[Candidate]:
             INTEGERS,
             "row_sum",
             ROWS_SHAPE,
-            "wrong-for-data",
+            "imprecise",
         ),
         mapped(
             "the-other-array-behind-the-first",
@@ -201,9 +201,7 @@ def exploits() -> list[Candidate]:
         ),
         mapped(
             "decides-by-its-stack",
-            map_source(
-                f"{own_stack} if (i < n) y[i] = (place >> 20) % 2 ? fmaf(2.0f, x[i], z[i]) : fmaf(2.0f, x[i], z[i]) * *(float*)place;"
-            ),
+            map_source(f"{own_stack} if (i < n) y[i] = (place >> 20) % 2 ? 0.0f : VALUE;"),
             "reads-addresses",
         ),
     ]
