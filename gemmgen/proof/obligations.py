@@ -386,6 +386,8 @@ class OtherThread:
                 if not any(known.depends_on_thread(operand) or known.loops_in(operand) for operand in operands):
                     kept.add(number)
         self._pairs = [(symbol, z3.Const(f"{symbol}'", symbol.sort())) for symbol in known.private if symbol.get_id() not in kept]
+        self._terms: dict[int, tuple[z3.ExprRef, z3.ExprRef]] = {}
+        """Terms by number, each with the other thread's."""
         self.facts = []
         for fact in known.facts:
             known.solver.check_time()
@@ -393,12 +395,15 @@ class OtherThread:
 
     def term(self, term: z3.ExprRef) -> z3.ExprRef:
         """The other thread's value of a term."""
-        return z3.substitute(term, *self._pairs)
+        number = term.get_id()
+        if number not in self._terms:
+            self._terms[number] = term, z3.substitute(term, *self._pairs)
+        return self._terms[number][1]
 
     def conditions(self, path: Sequence[Condition]) -> Iterator[Condition]:
         """The other thread's conditions."""
         for condition in path:
-            yield condition if isinstance(condition, bool) else z3.substitute(condition, *self._pairs)
+            yield condition if isinstance(condition, bool) else self.term(condition)
 
 
 def _apart(known: Knowledge, other: OtherThread) -> z3.BoolRef:

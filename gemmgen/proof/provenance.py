@@ -116,6 +116,8 @@ class Provenance:
         self._possible: set[tuple[int, frozenset[int]]] = set()
         self._ordered: dict[tuple[object, ...], bool] = {}
         self._carried_out: set[tuple[object, ...]] = set()
+        self._alone: set[tuple[object, ...]] = set()
+        self._after: dict[tuple[int, ...], bool] = {}
         self._loops_of: dict[int, z3.ArithRef | None] = {}
         self._stores: dict[str, list[Stores]] = {}
         self._cases: dict[tuple[object, ...], list[Case]] = {}
@@ -337,16 +339,17 @@ class Provenance:
 
     def carried_out(self, access: Access, site: Site, case: Case, threads: Numbers) -> None:
         """The store of each of some threads is carried out, wherever the load is."""
-        key = (id(site), id(access), case.shift, case.at, threads.tobytes())
-        if key not in self._carried_out:
-            self._shown_carried_out(access, site, case, threads)
-            self.kept.append((site, access))
-            self._carried_out.add(key)
-
-    def _shown_carried_out(self, access: Access, site: Site, case: Case, threads: Numbers) -> None:
-        store, premises = site.access, self.premises(access, case)
         if self._after_its_loop(access, site):
             raise NotShown("a store that may come after the loop of its load")
+        premises = self.premises(access, case)
+        key = (id(site), case.shift, case.at, threads.tobytes(), *path_key(premises))
+        if key not in self._carried_out:
+            self._shown_carried_out(site, case, threads, premises)
+            self.kept.append((site, premises))
+            self._carried_out.add(key)
+
+    def _shown_carried_out(self, site: Site, case: Case, threads: Numbers, premises: Path) -> None:
+        store = site.access
         guards = None if site.turn is not None else self._lifter.guards(store.block, store.path)  # ways out of loops say nothing
         conditions: list[Condition] = list(store.path if guards is None else guards)
         if site.turn is not None:
@@ -580,8 +583,14 @@ class Provenance:
 
     def _after_its_loop(self, access: Access, site: Site) -> bool:
         """True if a store seems to come after the loop that a load is in: there, the turn's symbol stands for the last turn."""
-        store = site.access
-        return site.turn is None and any(mentions(term, access.turns) for term in (*store.path, *[value.z3 for value in store.barriers]))
+        if site.turn is not None or not access.turns:
+            return False
+        key = (id(site), *[turn.get_id() for turn in access.turns])
+        if key not in self._after:
+            terms = (*site.access.path, *[value.z3 for value in site.access.barriers])
+            self._after[key] = any(mentions(term, access.turns) for term in terms)
+            self.kept.append((site, access))
+        return self._after[key]
 
     def _nothing_between(self, access: Access, address: Form, case: Case, groups: Sequence[Stores], span: tuple[int, int] | None) -> None:
         """No other store to a load's bytes is carried out after those that it reads, and before it.
@@ -596,6 +605,10 @@ class Provenance:
         parts = [(start, end) for start, end in parts if span is None or (start < span[1] and span[0] < end)]
         low, high = min(start for start, _ in parts), max(end for _, end in parts)
         outer = self.outer_term(address.outer)
+        key = (id(chosen), case.shift, case.at, load.get_id(), outer.get_id(), low, high, span is None, *path_key(premises))
+        if key in self._alone:
+            return
+        self.kept.append((chosen, load, outer, premises))
         if case.at is not None and turn is not None:
             load, outer = (z3.substitute(term, (turn, z3.IntVal(case.at))) for term in (load, outer))
         mine = chosen.barriers
@@ -615,6 +628,7 @@ class Provenance:
             further = (*premises, *other.facts, *path, overlap, when < load)
             if not self.proves(further, z3.Or(when < mine, as_condition(same))):
                 raise NotShown(BETWEEN)
+        self._alone.add(key)
 
     # Sums ------------------------------------------------------------------------------------------------------------------------
 
