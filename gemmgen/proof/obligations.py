@@ -16,7 +16,7 @@ from gemmgen.proof.data import Access
 from gemmgen.proof.distances import Distances
 from gemmgen.proof.knowledge import Knowledge, Wait
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.rows import within_rows
+from gemmgen.proof.rows import is_dense, within_dense, within_rows
 from gemmgen.proof.solver import Answer
 from gemmgen.proof.storing import Digits, Stored, shared_elements
 from gemmgen.proof.terms import Node, mentions, node_of
@@ -180,7 +180,7 @@ def memory(lifter: Lifter) -> Verdict:
 def address_cases(known: Knowledge, address: Value) -> list[tuple[list[Condition], Value]]:
     """An address by the conditions under which it is a sum of indices times strides: a choice between two pointers is two cases."""
     array = known.contract.arrays.get(address.base or "")
-    if array is None:
+    if array is None or is_dense(known, array):
         return [([], address)]
     found: list[tuple[list[Condition], Value]] = []
     pending: list[tuple[list[Condition], z3.ArithRef]] = [([], address.z3)]
@@ -237,11 +237,12 @@ def _goal(known: Knowledge, access: Access, address: Value) -> Condition | str:
 
 
 def _in_rows(known: Knowledge, access: Access, address: Value, premises: Sequence[Condition]) -> bool:
-    """True if an access to a flat array of rows lies within it, and is aligned; its array and size are known to be fit for it."""
+    """True if an access to an array of contiguous rows lies within it, and is aligned; its array and size are known to be fit for it."""
     array = known.contract.arrays.get(address.base or "")
     if array is None or not isinstance(access.size, int) or access.size % array.element_bytes:
         return False
-    return within_rows(known, address.z3, array, access.size // array.element_bytes, access.width, premises)
+    inside = within_dense if is_dense(known, array) else within_rows
+    return inside(known, address.z3, array, access.size // array.element_bytes, access.width, premises)
 
 
 def _global_goal(known: Knowledge, access: Access, offset: z3.ArithRef, array: Array) -> Condition | str:
@@ -249,6 +250,9 @@ def _global_goal(known: Knowledge, access: Access, offset: z3.ArithRef, array: A
         return f"{array.name} is an input"
     if array.alignment % access.width:
         return f"{array.name} is aligned to {array.alignment} bytes only"
+    if is_dense(known, array):
+        limit = as_term(array.shape[0]) * as_term(array.strides[0]) * array.element_bytes
+        return z3.And(offset >= 0, offset + as_term(access.size) <= limit, offset % access.width == 0)
     indices = element_indices(known, offset, array)
     if indices is None:
         return f"the offset in {array.name} is no sum of indices times strides"
@@ -738,17 +742,18 @@ def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], ide
     turns = {turn.get_id(): None for store, _, _ in places for turn in store.turns}
     outer |= turns
     parts = {part.get_id() for part in blocks}
-    divided: list[tuple[int, int, z3.ArithRef]] = []
+    divided: list[tuple[int, int, z3.ArithRef, frozenset[int]]] = []
+    private = {symbol.get_id() for symbol in known.private}
     for quotient, remainder in known.divided:
         dividend, divisor = known.quotients[quotient.z3.get_id()]
         numbers = quotient.z3.get_id(), remainder.z3.get_id()
         # Those of a block's index are parts of it.
         used = any(mentions(index, [quotient.z3]) for _, indices, _ in places for index in indices)
-        if not used or parts & {*numbers} or mentions(divisor, known.private):
+        if not used or parts & {*numbers}:
             continue
         if all(known.proves(store.path, divisor >= 1) for store, _, _ in places):
-            divided.append((*numbers, dividend))
-            outer |= dict.fromkeys(numbers)
+            divided.append((*numbers, dividend, node_of(divisor).symbols & private))
+            outer |= {numbers[0]: None, numbers[1]: _values_of(known, remainder.z3, divisor, places)}
     identities = frozenset({*parts, *turns}) if identity is None else identity | frozenset(turns)
     stores = [Stored(indices, count.as_long(), store.path) for store, indices, count in places if z3.is_int_value(count)]
     if len(stores) < len(places):
@@ -770,6 +775,17 @@ def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], ide
     verdict.obligations += len(places)
     verdict.proved += len(places)
     return True
+
+
+def _values_of(known: Knowledge, remainder: z3.ArithRef, divisor: z3.ArithRef, places: Sequence[_Place]) -> z3.ArithRef | None:
+    """The number of values of a remainder by the smaller of a constant and another number; None for other divisors."""
+    node = node_of(divisor)
+    for arm in node.children[1:] if node.kind == z3.Z3_OP_ITE else ():
+        if z3.is_int_value(arm.term) and isinstance(arm.term, z3.ArithRef):
+            within = z3.And(remainder >= 0, remainder < arm.term)
+            if all(known.proves(store.path, within) for store, _, _ in places):
+                return arm.term
+    return None
 
 
 def _disjoint(one: _Place, two: _Place, other: OtherThread) -> z3.BoolRef:

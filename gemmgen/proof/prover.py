@@ -90,6 +90,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.obligations import MEANINGS, PROPERTIES, Verdict, memory, once, progress, races
     from gemmgen.proof.protocols import verdicts as ring_verdicts
     from gemmgen.proof.rings import uses_rings
+    from gemmgen.proof.slicing import with_floats
     from gemmgen.proof.solver import OutOfTime, Solver
     from gemmgen.proof.terms import forget_terms
     from gemmgen.proof.tickets import common_loads
@@ -102,7 +103,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     names: tuple[str, ...] = (*PROPERTIES, "initialised", *(["handover"] if _shares(sequence) else []))
     try:
         module = parse(ptx)
-        function = next(function for function in module.functions.values() if function.is_entry and function.name == launch.entry)
+        function = with_floats(next(each for each in module.functions.values() if each.is_entry and each.name == launch.entry))
         product = product_of(sequence)
         names = (*names, "complete")
         if uses_rings(function):

@@ -6,7 +6,7 @@ The numbers P and M are factors of the array's size; each of these facts is a sm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import z3
 
@@ -32,6 +32,60 @@ def within_rows(known: Knowledge, offset: z3.ArithRef, array: Array, count: int,
         return True
     index = _divided(offset, array.element_bytes)
     return index is not None and _inside(known, index, count, number, factors, max(1, width // array.element_bytes), premises)
+
+
+def is_dense(known: Knowledge, array: Array) -> bool:
+    """True for an array of two or more axes whose elements fill it, with a stride that is no dimension: tiles of scales, for instance."""
+    strides = [known.polynomials.of(as_term(stride)) for stride in array.strides]
+    sizes = [known.polynomials.of(as_term(extent) * as_term(stride)) for extent, stride in zip(array.shape, array.strides, strict=True)]
+    return len(strides) > 1 and array.strides[-1] == 1 and strides[:-1] == sizes[1:] and isinstance(array.shape[-1], int)
+
+
+def within_dense(known: Knowledge, offset: z3.ArithRef, array: Array, count: int, width: int, premises: Sequence[Condition]) -> bool:
+    """True if ``count`` elements from an offset in bytes lie in one row of a dense array, and the offset is a multiple of ``width``."""
+    form = dict(known.polynomials.of(offset))
+    if any(times % array.element_bytes for times in form.values()):
+        return False
+    form = {monomial: times // array.element_bytes for monomial, times in form.items()}
+    multiple = max(1, width // array.element_bytes)
+
+    def proves(goal: Condition) -> bool:
+        return known.solver.proves(premises, goal)
+
+    for extent in array.shape[:0:-1]:
+        found = _split(known, form, extent, proves)
+        if found is None:
+            return False
+        inner, form = found
+        index = _sum(known, inner)
+        if not proves(index >= 0) or not proves(index + count <= as_term(extent)):
+            return False
+        if multiple > 1 and (not isinstance(extent, int) or extent % multiple or not proves(index % multiple == 0)):
+            return False
+        count = multiple = 1
+    index = _sum(known, form)
+    return proves(index >= 0) and proves(index < as_term(array.shape[0]))
+
+
+def _split(
+    known: Knowledge, form: Mapping[Monomial, int], extent: Term, proves: Callable[[Condition], bool]
+) -> tuple[dict[Monomial, int], dict[Monomial, int]] | None:
+    """A sum as a remainder and a quotient by an extent; None if it has no such form."""
+    if isinstance(extent, int):
+        quotient = {monomial: times // extent for monomial, times in form.items() if not times % extent}
+        return {monomial: times for monomial, times in form.items() if times % extent}, quotient
+    candidates = sorted({factor for monomial in form if len(monomial) > 1 for factor in monomial})
+    equal = {factor for factor in candidates if proves(known.polynomials.term(factor) == extent)}
+    inner: dict[Monomial, int] = {}
+    outer: dict[Monomial, int] = {}
+    for monomial, times in form.items():
+        factor = next((each for each in monomial if each in equal), None)
+        if factor is None:
+            inner[monomial] = times
+        else:
+            place = monomial.index(factor)
+            outer[monomial[:place] + monomial[place + 1 :]] = outer.get(monomial[:place] + monomial[place + 1 :], 0) + times
+    return inner, outer
 
 
 def _in_plane(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gemmgen.emulator.ptx.syntax import (
     Address,
@@ -22,10 +23,42 @@ from gemmgen.emulator.ptx.syntax import (
 
 FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2"})
 
+_REGISTERS_OF = {"f32": "b32", "f64": "b64"}
+"""The untyped registers of the compiler for architectures from sm_100 on, by the floats that they hold."""
+
 NO_RESULT = frozenset(
     ("st", "bar", "barrier", "bra", "ret", "exit", "red", "fence", "membar", "prefetch", "cp", "stmatrix", "griddepcontrol", "nanosleep")
 )
 """Opcodes whose first operand is no destination."""
+
+
+def with_floats(function: Function) -> Function:
+    """The function with the types of floats for registers that were declared as bits, if some statement takes them for floats.
+
+    A number that is computed from such a register is any number here.
+    """
+    floats: dict[str, str] = {}
+    for instruction in function.body:
+        untyped = _REGISTERS_OF.get(instruction.type)
+        if untyped is None or len(set(instruction.types)) > 1:
+            continue
+        for operand in instruction.operands:
+            floats |= {register.name: instruction.type for register in _plain(operand) if register.type == untyped}
+    if not floats:
+        return function
+
+    def typed(operand: Operand) -> Operand:
+        match operand:
+            case Register(name):
+                return Register(name, floats[name]) if name in floats else operand
+            case Vector(elements):
+                return Vector(tuple(map(typed, elements)))
+            case Pair(first, second):
+                return Pair(typed(first), typed(second))
+        return operand
+
+    body = tuple(replace(instruction, operands=tuple(map(typed, instruction.operands))) for instruction in function.body)
+    return replace(function, body=body)
 
 
 def written(instruction: Instruction) -> tuple[Register, ...]:

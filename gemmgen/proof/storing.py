@@ -2,7 +2,7 @@
 thread's place in its block's tile, the block and the turns of loops, with bases that are at least as large as the digits need.
 
 An index ``64 q + f(t)`` with ``0 <= f(t) < 64`` tells q and f(t), and ``256 g turn + 256 b + t`` with ``b < g`` and ``t < 256`` tells
-all three. The quotient and the remainder of one number by another, which all threads share, tell that number and its own digits.
+all three. The quotient and the remainder of one number by another tell that number and its own digits, if the divisor is known.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Digits:
     """Symbols by number, each with the number of values from 0 that it takes; None: without limit."""
     identity: frozenset[int]
     """The symbols that tell two blocks, or two turns, from each other."""
-    divided: Sequence[tuple[int, int, z3.ArithRef]] = ()
-    """Numbers of quotients and remainders by a number that all threads share, each with the dividend, which they determine."""
+    divided: Sequence[tuple[int, int, z3.ArithRef, frozenset[int]]] = ()
+    """Numbers of quotients and remainders, each with the dividend, which they determine, and the symbols that determine the divisor."""
 
 
 def shared_elements(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) -> set[tuple[int, int]] | None:
@@ -80,8 +80,8 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
         if numbers is None:
             return None
         terms |= numbers
-    for quotient, remainder, dividend in digits.divided:
-        if not {quotient, remainder} <= terms:
+    for quotient, remainder, dividend, divisor in digits.divided[::-1]:  # a remainder may be divided again
+        if not {quotient, remainder, *divisor} <= terms:
             continue
         outer, own = _split(polynomials, dividend, digits, threads, known)
         numbers = _told(polynomials, outer, int(own.max()) - int(own.min()) + 1, digits)
@@ -138,24 +138,21 @@ def _told(polynomials: Polynomials, outer: Mapping[Monomial, int], width: int, d
     numbers: set[int] = set()
     base: dict[Monomial, int] | None = None
     while left:
-        for symbol, extent in digits.outer.items():
-            if symbol in numbers:
-                continue
+        fitting: list[tuple[int, int, dict[Monomial, int]]] = []
+        for symbol in digits.outer.keys() - numbers:
             factor = _cofactor(left, symbol)
-            if factor is None:
-                continue
-            wide_enough = set(factor) == {()} and factor[()] >= width if base is None else factor == base
-            if not wide_enough:
-                continue
-            numbers.add(symbol)
-            left = {monomial: number for monomial, number in left.items() if symbol not in monomial}
-            if extent is None and left:
-                return None
-            if extent is not None:
-                base = _times(factor, polynomials.of(extent))
-            break
-        else:
+            if factor is not None and (set(factor) == {()} and factor[()] >= width if base is None else factor == base):
+                fitting.append((factor.get((), 0), symbol, factor))
+        if not fitting:
             return None
+        _, symbol, factor = min(fitting, key=lambda each: each[:2])
+        numbers.add(symbol)
+        left = {monomial: number for monomial, number in left.items() if symbol not in monomial}
+        extent = digits.outer[symbol]
+        if extent is None and left:
+            return None
+        if extent is not None:
+            base = _times(factor, polynomials.of(extent))
     return numbers
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import z3
@@ -36,6 +36,8 @@ class Value:
     """Trailing zero bits that the term is known to have."""
     base: str | None = None
     """The array that this is an address in; the term is then the offset in bytes from its start."""
+    ones: int = -1
+    """Bits that may be ones, in a number that is not negative; all others are zeros."""
 
     @property
     def z3(self) -> z3.ArithRef:
@@ -147,7 +149,11 @@ def multiply(a: Value, b: Value) -> Value | None:
         return constant(0)
     corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
     low, high = _bounded(min(corners), max(corners))
-    return Value(a.term * b.term, low, high, min(a.zeros + b.zeros, MAX_TRAILING_ZEROS))
+    ones = -1
+    for one, times in ((a, b.constant), (b, a.constant)):
+        if times is not None and times > 0 and times & (times - 1) == 0 and one.low >= 0:
+            ones = one.ones if one.ones < 0 else one.ones * times
+    return Value(a.term * b.term, low, high, min(a.zeros + b.zeros, MAX_TRAILING_ZEROS), ones=ones)
 
 
 def floor_divide(a: Value, divisor: int) -> Value:
@@ -238,7 +244,7 @@ def low_bits(a: Value, bits: int) -> Value:
     if a.constant is not None:
         return constant(a.constant % size)
     if a.low >= 0 and a.high < size:
-        return Value(a.term, a.low, a.high, a.zeros)
+        return Value(a.term, a.low, a.high, a.zeros, ones=a.ones)
     if a.zeros >= bits:
         return constant(0)
     parts, number = summands(as_term(a.term))
@@ -314,15 +320,20 @@ def bitwise(operation: str, a: Value, b: Value, bits: int) -> Value | None:
         x, y = a.constant & full, b.constant & full
         return constant({"and": x & y, "or": x | y, "xor": x ^ y}[operation])
     if operation == "and" and b.constant is not None and (masked := _masked(a, b.constant & full, bits)) is not None:
-        return masked
+        if masked.constant is not None or not 0 <= masked.low <= masked.high <= full:
+            return masked
+        return replace(masked, ones=b.constant & full & (_bits(a) if a.low >= 0 else full))
     if operation == "or" and b.constant is not None:
         clear = ~b.constant & full
         if clear & (clear + 1) == 0:  # all but the lowest bits become ones
             return add(low_bits(a, clear.bit_length()), constant(-clear - 1))
     if operation in ("or", "xor"):
         for one, other in ((a, b), (b, a)):
-            if other.low >= 0 and other.high < 1 << one.zeros:  # no bit in common
-                return add(one, other)
+            positive = one.low >= 0 and other.low >= 0
+            apart = other.low >= 0 and other.high < 1 << one.zeros
+            if apart or (positive and not _bits(one) & _bits(other)):  # no bit in common
+                total = add(one, other)
+                return replace(total, ones=_bits(one) | _bits(other)) if total is not None and positive else total
     if a.low >= 0 and b.low >= 0 and max(a.high, b.high).bit_length() - min(a.zeros, b.zeros) <= 8:
         return _bit_by_bit(operation, a, b)
     if operation == "xor" and b.constant is not None and b.constant > 0 and b.constant & (b.constant - 1) == 0:
@@ -330,6 +341,14 @@ def bitwise(operation: str, a: Value, b: Value, bits: int) -> Value | None:
         total = add(a, b)
         return None if flipped is None or total is None else subtract(total, flipped)
     return None
+
+
+def _bits(a: Value) -> int:
+    """Bits that may be ones in a number that is not negative."""
+    if a.constant is not None:
+        return a.constant
+    whole = max(0, (1 << a.high.bit_length()) - (1 << a.zeros))
+    return whole if a.ones < 0 else whole & a.ones
 
 
 def _masked(a: Value, mask: int, bits: int) -> Value | None:

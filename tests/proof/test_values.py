@@ -129,3 +129,61 @@ def test_two_stores_of_one_thread_to_one_element_are_named() -> None:
     stores = [Stored([index], 1), Stored([index + 1], 1), Stored([index], 2)]
     assert shared_elements(Polynomials(), stores, known) == {(0, 2), (1, 2)}
     assert shared_elements(Polynomials(), [Stored([index], 1), Stored([index + 2], 1)], known) is None
+
+
+def grouped_tiles(band: int, *, bound: int | None, told: bool = True) -> tuple[z3.ArithRef, z3.ArithRef, z3.ArithRef, Digits]:
+    """Tiles in bands: block = q (8 w) + r and r = c d + t, with a divisor d that depends on the band q."""
+    import numpy as np
+
+    tid, block, band_number, within, column, tile = z3.Ints("tid block q r c t")
+    number = {term: term.get_id() for term in (block, band_number, within, column, tile)}
+    outer: dict[int, z3.ArithRef | None] = {
+        number[block]: z3.Int("blocks"),
+        number[band_number]: None,
+        number[within]: None,
+        number[column]: None,
+        number[tile]: None if bound is None else z3.IntVal(bound),
+    }
+    divided = [
+        (number[band_number], number[within], block, frozenset[int]()),
+        (number[column], number[tile], within, frozenset({number[band_number]} if told else {tid.get_id()})),
+    ]
+    known = Digits({tid.get_id(): np.arange(64)}, outer, frozenset({number[block]}), divided)
+    return tid / 8 + 8 * tile + band * band_number, 8 * column + tid % 8, tid, known
+
+
+@pytest.mark.parametrize(
+    ("band", "bound", "told", "distinct"),
+    [(64, 8, True, True), (32, 8, True, False), (64, None, True, False), (64, 8, False, False), (64, 9, True, False)],
+)
+def test_tiles_in_bands_are_distinct(band: int, bound: int | None, told: bool, distinct: bool) -> None:
+    row, column, _, known = grouped_tiles(band, bound=bound, told=told)
+    assert (shared_elements(Polynomials(), [Stored([row, column], 1)], known) == set()) is distinct
+
+
+@pytest.mark.parametrize("operation", ["or", "xor"])
+def test_bits_that_masks_keep_apart_are_added(operation: str) -> None:
+    x = Value(z3.Int("x"), 0, 255)
+    parts = [bitwise("and", each, constant(mask), 32) for each, mask in ((x, 39), (x, 8), (floor_divide(x, 2), 16))]
+    total = parts[0]
+    for part in parts[1:]:
+        assert total is not None
+        assert part is not None
+        total = bitwise(operation, total, part, 32)
+    assert total is not None
+    assert all(at(total, x=number) == number & 47 | number >> 1 & 16 for number in range(256))
+    assert "If" not in str(total.z3)
+
+
+@pytest.mark.parametrize(("first", "second"), [(39, 5), (12, 8), (0xF0, 0x18), (255, 1)])
+@pytest.mark.parametrize("operation", ["or", "xor"])
+def test_bits_in_common_are_no_sum(operation: str, first: int, second: int) -> None:
+    x, y = Value(z3.Int("x"), 0, 255), Value(z3.Int("y"), 0, 255)
+    one, other = bitwise("and", x, constant(first), 32), bitwise("and", y, constant(second), 32)
+    assert one is not None
+    assert other is not None
+    found = bitwise(operation, one, other, 32)
+    assert found is not None
+    for a, b in ((255, 255), (first, second), (first, 0), (37, 13), (170, 85)):
+        wanted = (a & first) ^ (b & second) if operation == "xor" else a & first | b & second
+        assert at(found, x=a, y=b) == wanted
