@@ -49,7 +49,9 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
     here = [access for access in accesses if access.address is not None and arrays[access.address.base or ""].workspace]
     verdict.obligations = len(here)
     if known.contract.launch.programmatic:
-        verdict.unproved += [f"{place(access)}: the launch before may still run" for access in here if not _waited(lifter, access)]
+        verdict.unproved += [f"{place(access)}: the launch before may still run" for access in accesses if not _waited(lifter, access)]
+        if not _always_waits(lifter):
+            verdict.unproved.append("this launch may be complete before those before it: threads may not wait for them")
     if any(access.writes for access in here) and not all(access.kind == "store" for access in here):
         ready = tickets(lifter)
         mixed = _stored_and_loaded(accesses, here)
@@ -74,16 +76,22 @@ def _stored_and_loaded(accesses: Sequence[Access], besides: Sequence[Access]) ->
 def _waited(lifter: Lifter, access: Access) -> bool:
     """True if the launches before this one are complete when a thread comes to an access."""
 
-    def is_wait(instruction: Instruction) -> bool:
-        return instruction.opcode == "griddepcontrol" and instruction.has("wait") and instruction.guard is None
-
     for block in lifter.flow.dominators[access.block]:
         statements = lifter.flow.blocks[block]
         if block == access.block:
             statements = statements[: next(at for at, each in enumerate(statements) if each is access.instruction)]
-        if any(map(is_wait, statements)):
+        if any(map(_is_wait, statements)):
             return True
     return False
+
+
+def _always_waits(lifter: Lifter) -> bool:
+    """True if no thread ends before the launches before this one are complete: so later launches come after those as well."""
+    return any(any(map(_is_wait, lifter.flow.blocks[block])) for block in lifter.flow.post_dominators[0] if block != lifter.flow.end)
+
+
+def _is_wait(instruction: Instruction) -> bool:
+    return instruction.opcode == "griddepcontrol" and instruction.has("wait") and instruction.guard is None
 
 
 def _by_words(lifter: Lifter, accesses: Sequence[Access], mixed: Sequence[Access]) -> list[str]:

@@ -76,7 +76,7 @@ def array(name: str, type_: str, role: ArrayRole, extent: str) -> ArrayArgument:
     return ArrayArgument(name, type_, role, (Formula(extent),), (Formula("1"),), 16, "")
 
 
-def rows(zero_bytes: str = "4 * rows") -> LaunchSequence:
+def rows(zero_bytes: str = "4 * rows", *, early: bool = False) -> LaunchSequence:
     return LaunchSequence(
         name="rows",
         dimensions=(Dimension("rows", "", 1, 60000), Dimension("columns", "", 0, 1 << 30)),
@@ -88,7 +88,13 @@ def rows(zero_bytes: str = "4 * rows") -> LaunchSequence:
             ScalarArgument("columns", "s32", ""),
         ),
         launches=(
-            KernelLaunch("kernel", (Formula("7"), Formula("rows"), Formula("1")), (32, 1, 1), ("x", "y", "workspace", "rows", "columns")),
+            KernelLaunch(
+                "kernel",
+                (Formula("7"), Formula("rows"), Formula("1")),
+                (32, 1, 1),
+                ("x", "y", "workspace", "rows", "columns"),
+                programmatic=early,
+            ),
         ),
         workspace_bytes=Formula("900 * rows"),
         workspace_zero_bytes=Formula(zero_bytes),
@@ -112,12 +118,12 @@ def words(zero_bytes: str = "8 * ceil_div(n, 64)") -> LaunchSequence:
 
 
 @cache
-def compiled(source: str) -> str:
-    return compile_source(source, architecture="sm_80", options=COMPILE_OPTIONS, name="kernel.cu").ptx
+def compiled(source: str, architecture: str) -> str:
+    return compile_source(source, architecture=architecture, options=COMPILE_OPTIONS, name="kernel.cu").ptx
 
 
-def proved(source: str, sequence: LaunchSequence) -> tuple[str, ...]:
-    (proof,) = prove_sequence(sequence, compiled(source), 30.0)
+def proved(source: str, sequence: LaunchSequence, architecture: str = "sm_80") -> tuple[str, ...]:
+    (proof,) = prove_sequence(sequence, compiled(source, architecture), 30.0)
     print(*((p.name, p.status, p.reasons[:3]) for p in proof.properties), sep="\n")
     return proof.proved
 
@@ -265,3 +271,22 @@ def test_a_wait_with_a_mistake_is_no_handover(mistake: str) -> None:
 @pytest.mark.parametrize(("source", "sequence"), ((ROWS, rows("0")), (ROWS, rows("4 * rows - 1")), (WORDS, words("8"))))
 def test_counters_and_words_must_be_zero_before(source: str, sequence: LaunchSequence) -> None:
     assert "handover" not in proved(source, sequence)
+
+
+WAIT = '    asm volatile("griddepcontrol.wait;" ::: "memory");\n'
+FIRST = "    const int t = threadIdx.x;\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "wait", "holds"),
+    (
+        (FIRST, FIRST + WAIT, True),
+        (FIRST, FIRST, False),
+        (FIRST, FIRST + "    if (columns > 0)\n    " + WAIT, False),
+        (FIRST, FIRST + "    if (rows == 1) return;\n" + WAIT, False),
+        (STORE, WAIT + STORE, False),
+        ("    if (!finished)", WAIT + "    if (!finished)", False),
+    ),
+)
+def test_a_launch_that_begins_early_always_waits_first(place: str, wait: str, holds: bool) -> None:
+    assert ("handover" in proved(mutant(ROWS, (place, wait)), rows(early=True), "sm_90")) == holds
