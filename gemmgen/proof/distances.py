@@ -94,6 +94,40 @@ class Distances:
                 near |= met
         return near
 
+    def apart(
+        self,
+        one: Access,
+        two: Access,
+        distance: int,
+        together: Sequence[Condition],
+        premises: Sequence[Condition],
+        when: tuple[object, ...],
+    ) -> bool:
+        """True if two accesses, the second so many bytes further, never touch the same byte: wherever they do, both threads have one
+        index, and ``premises`` exclude that. ``together`` and ``when`` as for ``meeting``."""
+        if one.address is None or two.address is None or not isinstance(one.size, int) or not isinstance(two.size, int):
+            return False
+        try:
+            mine, table = by_thread(self._known, one.address.z3)
+            theirs, table_ = by_thread(self._known, two.address.z3)
+        except NotEnumerable:
+            return False
+        differences = self._differences(mine, theirs, together, when) if len(table) ** 2 <= MAX_PAIRS else None
+        if differences is None:
+            return False
+        between = table[:, None] - table_[None, :] - distance
+        indices = [value.z3 for value in self._known.thread.values() if not isinstance(value.term, int)]
+        same = [index == self._other.term(index) for index in indices]
+        for shared in differences:
+            meets = (between + shared > -one.size) & (between + shared < two.size)
+            if not meets.any():
+                continue
+            np.fill_diagonal(meets, False)
+            never = self._sum(mine) - self._other.term(self._sum(theirs)) != shared
+            if meets.any() or not self._known.solver.proves([*premises, *same], never, MILLISECONDS):
+                return False
+        return True
+
     def _allowed(self, access: Access) -> Numbers:
         """The numbers of the threads that conditions on the thread alone let through."""
         symbols = self._known.all_threads()

@@ -629,7 +629,8 @@ def _meeting(
         premises = together
         if same_copy and distance == 0:
             premises = [*together, other_copy]
-        answer = known.solver.implies(premises, goal)
+        proved = between.apart(one, two, distance, together, premises, when)
+        answer = Answer("proved") if proved else known.solver.implies(premises, goal)
         verdict.note(answer, access, f"may meet PTX line {access_.instruction.line}", known, premises, goal)
 
 
