@@ -7,9 +7,11 @@ Their kernels run on the emulator.
 from __future__ import annotations
 
 import re
+import struct
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
@@ -30,6 +32,12 @@ from gemmgen.sanitizer.programs.building import Toolkit, build_program, make_too
 from gemmgen.sanitizer.programs.running import landlock_version, run_program
 from gemmgen.sanitizer.programs.session import Report, RunSettings
 
+_SURROUNDINGS = frozenset(
+    b"getenv secure_getenv environ __environ getauxval gethostname uname sysinfo ptrace dlsym dlopen readlink gnu_get_libc_version".split()
+)
+"""Functions and variables that tell a program about its surroundings."""
+_DYNAMIC_SYMBOLS = 11
+"""Type of an ELF section with the symbols that the dynamic linker resolves."""
 SECONDS = 60
 """Limit of one run of a program."""
 MEMORY_BYTES = 1 << 30
@@ -84,6 +92,11 @@ class ProgramCandidate:
     def later_call(self, sizes: dict[str, int], first: Arrays, last: Arrays, more: int = 0) -> Called | None:
         """None: every run is a new process."""
         return None
+
+    @cached_property
+    def asks_for(self) -> str:
+        """The function by which host code asks for its surroundings; empty if there is none."""
+        return next((name.decode() for name in linked_names(self.program.read_bytes()) if name in _SURROUNDINGS), "")
 
     def texts(self) -> Sequence[str]:
         """PTX of the modules that runs have loaded."""
@@ -291,6 +304,23 @@ int main(int, char** words) {{
   return 0;
 }}
 """
+
+
+def linked_names(image: bytes) -> list[bytes]:
+    """Names of the functions and variables that an ELF executable of 64 bits takes from shared libraries."""
+    if image[:5] != b"\x7fELF\2":
+        return []
+    (table,), (size, count) = struct.unpack_from("<Q", image, 40), struct.unpack_from("<HH", image, 58)
+    # Type, place and size of each section, and the section with its names.
+    sections = [struct.unpack_from("<4xI16xQQI", image, table + size * number) for number in range(count)]
+    names: list[bytes] = []
+    for kind, first, length, strings in sections:
+        if kind == _DYNAMIC_SYMBOLS:
+            start = sections[strings][1]
+            for symbol in range(first, first + length, 24):
+                place = start + struct.unpack_from("<I", image, symbol)[0]
+                names.append(image[place : image.index(b"\0", place)])
+    return names
 
 
 @contextmanager

@@ -50,6 +50,7 @@ KINDS = {
     "reads-addresses": "decides by the addresses of its arrays, or keeps one for later calls",
     "another-build": "computes another function when it is built for another architecture or by nvcc",
     "reads-processor": "reads the identity of the multiprocessor or the warp's slot, which no result may depend on",
+    "reads-environment": "has host code that asks for environment variables, its machine or its libraries, which no result may depend on",
     "misaligned": "accesses memory at addresses that are not aligned",
     "another-polynomial": "is another polynomial over a finite field",
     "fails": "ends with an error of its host code",
@@ -363,6 +364,8 @@ class Referee:
                 self._fail("reads-addresses", {}, f"an array's address decides: {inst.text.strip()}")
         if isinstance(self.candidate, KernelCandidate) and (macro := date_of_build(self.candidate.code)):
             self._fail("reads-clock", {}, f"the source uses {macro}")
+        if name := getattr(self.candidate, "asks_for", ""):
+            self._fail("reads-environment", {}, f"host code calls or reads {name}")
         self.verdict.checks.append("PTX reads no clock, allocates nothing, and does not decide by addresses")
 
     def _check_literals(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ from sampling import ALL
 from gemmgen.cli import cli
 from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.judge.api import judge
-from gemmgen.judge.programs import ExtensionCandidate, ProgramCandidate, built, extension_program
+from gemmgen.judge.programs import ExtensionCandidate, ProgramCandidate, built, extension_program, linked_names
 from gemmgen.judge.referee import Referee, Verdict
 from gemmgen.judge.reference import PythonReference
 from gemmgen.judge.task import Task, parse_shapes
@@ -151,6 +152,17 @@ def test_a_time_needs_the_permission_and_a_kernel(tmp_path: Path) -> None:
     task.write_text(yaml.safe_dump({"grid": [1], "block": [64], "arguments": ARRAYS}))
     with pytest.raises(SpecError, match="--run-native"):
         judge(PROGRAM, task, (REFERENCES, "scale_add"), ("n=64",), time="n=4096")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="gcc builds programs for Linux")
+@pytest.mark.parametrize(("asked", "found"), [('getenv("HOME")', b"getenv"), ('fopen("HOME", "r")', b"fopen")])
+def test_names_that_a_program_is_linked_with(tmp_path: Path, asked: str, found: bytes) -> None:
+    source = tmp_path / "program.c"
+    source.write_text(f"#include <stdio.h>\n#include <stdlib.h>\nint main(void) {{ return {asked} != 0; }}\n")
+    subprocess.run(["gcc", str(source), "-o", str(tmp_path / "program")], check=True)
+    names = linked_names((tmp_path / "program").read_bytes())
+    assert found in names
+    assert (b"getenv" in names) == (found == b"getenv")
 
 
 TRITON = """
