@@ -243,6 +243,12 @@ class Contract:
         """Bytes at the start of the workspace that are 0 before a run, and after it. Raises ``Inexpressible``."""
         return self.term(self._zero_bytes)
 
+    def in_workspace(self, address: Value | None) -> bool:
+        """True if an address may point into the workspace, by any of the arguments that point to its beginning."""
+        if address is None or address.base is None:
+            return True
+        return address.base in self.arrays and self.arrays[address.base].workspace
+
     def step_of(self, name: str) -> int:
         """The number that a dimension is a multiple of: it is so many times its symbol."""
         return self._multiples.get(name, 1)

@@ -125,11 +125,10 @@ class _Protocol:
     def __init__(self, lifter: Lifter, waits: Sequence[Wait]) -> None:
         self._lifter, self._known, self._waits = lifter, lifter.known, waits
         self._writers: Mapping[str, list[Instruction]] = _writers(lifter)
-        base = waits[0].access.address.base if waits[0].access.address is not None else ""
-        self._stores = [access for access in self._known.lifted.accesses if access.writes and self._touches(access, base or "")]
+        self._stores = [access for access in self._known.lifted.accesses if access.writes and self._touches(access)]
 
-    def _touches(self, access: Access, base: str) -> bool:
-        return access.space not in ("shared", "local") and (access.address is None or access.address.base in (None, base))
+    def _touches(self, access: Access) -> bool:
+        return access.space not in ("shared", "local") and self._known.contract.in_workspace(access.address)
 
     def holds(self) -> bool:
         """True if every wait ends."""

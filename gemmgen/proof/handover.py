@@ -61,6 +61,11 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
             verdict.unproved += _by_words(lifter, here, mixed)
         else:
             verdict.unproved.append("blocks read data that blocks of this launch store, by no known protocol")
+    else:
+        zero = known.contract.zero_bytes
+        stores = [access for access in here if access.writes and access.address is not None]
+        beyond = [access for access in stores if access.address is not None and not known.proves(access.path, access.address.z3 >= zero)]
+        verdict.unproved += [f"{place(access)}: it may store to bytes of the workspace that must be 0 after a launch" for access in beyond]
     verdict.proved = verdict.obligations - len(verdict.unproved)
     return verdict
 
@@ -75,7 +80,6 @@ def _stored_and_loaded(accesses: Sequence[Access], besides: Sequence[Access]) ->
 
 def _waited(lifter: Lifter, access: Access) -> bool:
     """True if the launches before this one are complete when a thread comes to an access."""
-
     for block in lifter.flow.dominators[access.block]:
         statements = lifter.flow.blocks[block]
         if block == access.block:

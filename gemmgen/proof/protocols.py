@@ -122,6 +122,8 @@ def _handover(contract: Contract, accesses: Sequence[Access], sent: Collection[s
     verdict = Verdict("handover", len(here) + len(sent) + len(fetched))
     if stored and read:
         verdict.unproved.append("blocks read data that blocks of this launch store, by no known protocol")
+    if stored and not (z3.is_int_value(zero := z3.simplify(contract.zero_bytes)) and zero.as_long() == 0):
+        verdict.unproved.append("blocks may store to bytes of the workspace that must be 0 after a launch")
     verdict.proved = verdict.obligations - len(verdict.unproved)
     return verdict
 

@@ -252,14 +252,14 @@ def _behind_barrier(lifter: Lifter, stored: Access, loaded: Access) -> bool:
 
 
 def _others(known: Knowledge, atomic: Access) -> Sequence[Access]:
-    assert atomic.address is not None
+    """Other statements that may change a counter."""
     return [
         access
         for access in known.lifted.accesses
         if access is not atomic
         and access.writes
         and access.space not in ("shared", "local")
-        and (access.address is None or access.address.base in (None, atomic.address.base))
+        and known.contract.in_workspace(access.address)
     ]
 
 

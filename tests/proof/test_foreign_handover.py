@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -290,3 +291,19 @@ FIRST = "    const int t = threadIdx.x;\n"
 )
 def test_a_launch_that_begins_early_always_waits_first(place: str, wait: str, holds: bool) -> None:
     assert ("handover" in proved(mutant(ROWS, (place, wait)), rows(early=True), "sm_90")) == holds
+
+
+def test_all_arguments_for_the_workspace_are_one_array() -> None:
+    source = ROWS.replace("float* workspace, int rows", "float* workspace, float* sums, int rows").replace("workspace + rows;", "sums;")
+    two = rows()
+    sums = array("sums", "f32", "workspace", "rows * 225")
+    launch = replace(two.launches[0], arguments=("x", "y", "workspace", "sums", "rows", "columns"))
+    two = replace(two, arguments=(*two.arguments[:3], sums, *two.arguments[3:]), launches=(launch,))
+    assert not {"handover", "once"} & set(proved(source, two))
+    assert "handover" in proved(source.replace("sums;", "sums + rows;"), two)
+
+
+@pytest.mark.parametrize(("begin", "holds"), (("workspace + rows;", True), ("workspace;", False)))
+def test_partial_sums_for_the_next_launch_lie_beside_counters(begin: str, holds: bool) -> None:
+    source = ROWS[: ROWS.index(STORE) + len(STORE)].replace("workspace + rows;", begin).replace("__shared__ int finished;", "") + "}\n"
+    assert ("handover" in proved(source, rows())) == holds
