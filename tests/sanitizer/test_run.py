@@ -366,6 +366,13 @@ def test_a_launch_on_memory_that_was_reset_is_not_run_again(program: Path, toolk
 
 
 @needs_nvcc
+def test_large_inputs_are_known_by_their_versions(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
+    totals = run(program, toolkit, "large input").kernels["add"]
+    assert totals.launches == 40 and 30 <= totals.skipped <= 38
+    assert [line for line in capfd.readouterr().out.splitlines() if line.startswith("sum")] == ["sum 1010101", "sum 2020202"]
+
+
+@needs_nvcc
 @pytest.mark.parametrize("byte", ["0", "4", "9", "255"])
 def test_a_program_that_writes_garbage_is_ended(program: Path, toolkit: Toolkit, byte: str) -> None:
     report = run(program, toolkit, "garbage", byte)

@@ -26,6 +26,7 @@ __global__ void set_one(unsigned char* out, int value, int* count) {
 }
 __global__ void sum_up(int* out) { atomicAdd_system(out, 1); }
 __global__ void count_down(int* out, cudaGraphConditionalHandle handle) { cudaGraphSetConditional(handle, --*out > 0); }
+__global__ void add(const int* values, int* sums) { sums[threadIdx.x] += values[threadIdx.x]; }
 __global__ void increment(int* out) { ++out[threadIdx.x]; }
 __global__ void draw(unsigned* out) {
   unsigned value = *out;
@@ -338,6 +339,19 @@ int main(int argc, char** argv) {
     }
     cudaMemcpy(host, second_array, 256, cudaMemcpyDeviceToHost);
     printf("sum %d\n", host[63]);
+  } else if (mode == "large input") {
+    int* large;
+    cudaMalloc(&large, 4 << 20);
+    for (int value = 1; value <= 2; ++value) {
+      cudaMemset(large, value, 4 << 20);
+      for (int i = 0; i < 20; ++i) {
+        cudaMemset(second_array, 0, 256);
+        add<<<1, 64>>>(large, second_array);
+      }
+      cudaMemcpy(host, second_array, 256, cudaMemcpyDeviceToHost);
+      printf("sum %x\n", host[63]);
+    }
+    cudaFree(large);
   } else if (mode == "pinned") {
     int* pinned;
     cudaMallocHost(&pinned, 256);

@@ -49,6 +49,8 @@ _MAX_STACKS = 1 << 12
 """Different lists of calls that allocations are remembered with."""
 _MAX_CONTENT_BYTES, _MAX_KEPT_BYTES = 64 << 20, 512 << 20
 """Bytes of memory that are kept of one launch, to know a repeated one by, and of all of them."""
+_LARGE_INPUT = 1 << 20
+"""Bytes from which an allocation that a launch only reads is known by its version."""
 _MAX_CHANGING_RUNS = 32
 """Runs of a launch that always meets other memory, after which it is no longer expected to meet the same again."""
 _ELEMENTS: tuple[Element, ...] = get_args(Element)
@@ -298,7 +300,8 @@ class Session:
             self._before.clear()
             return struct.pack("<I", 0)
         repeated.runs += 1
-        before = self._contents(repeated.touched) if repeated.runs < _MAX_CHANGING_RUNS else {}
+        expected = {start: number for start, number in repeated.touched.items() if start not in repeated.by_version}
+        before = self._contents(expected) if repeated.runs < _MAX_CHANGING_RUNS else {}
         began = time.perf_counter()
         attempts: list[CounterObserver] = []
 
@@ -380,8 +383,10 @@ class Session:
         alone = plain and not result.engines_moved and not result.output and result.error is None
         repeated.touched = {start: self._number(start) for start in everything} if alone else {}
         repeated.before, repeated.after = {}, {}
-        if alone and everything <= before.keys():
-            repeated.before = {start: before[start] for start in everything}
+        large = {each.region.start for each in result.touched if each.region.stop - each.region.start > _LARGE_INPUT}
+        repeated.by_version = frozenset(large.difference(changed))
+        if alone and everything - repeated.by_version <= before.keys():
+            repeated.before = {start: before[start] for start in everything - repeated.by_version}
             repeated.after = self._contents({start: self._number(start) for start in changed})
             self._kept_bytes += sum(len(each) for each in (*repeated.before.values(), *repeated.after.values()))
             if self._kept_bytes > _MAX_KEPT_BYTES:
@@ -397,6 +402,8 @@ class Session:
             return False
         if all(self._versions.get(start, 0) == version for start, version in repeated.versions.items()):
             return all(np.array_equal(repeated.before[start], after) for start, after in repeated.after.items())
+        if any(self._versions.get(start, 0) != repeated.versions[start] for start in repeated.by_version):
+            return False
         if not all(np.array_equal(self._content(start, before), before) for start, before in repeated.before.items()):
             return False
         for start, after in repeated.after.items():
@@ -801,6 +808,8 @@ class _Repeated:
     """Numbers of the allocations that the last one touched, by their start; empty if it had other effects than on memory."""
     before: dict[int, np.ndarray] = field(default_factory=dict)
     """Bytes of those allocations before the launch, if they were kept."""
+    by_version: frozenset[int] = frozenset()
+    """Large allocations that the last run only read: their versions stand for their bytes."""
     after: dict[int, np.ndarray] = field(default_factory=dict)
     """Bytes of the allocations that the launch changed, as it left them."""
     versions: dict[int, int] = field(default_factory=dict)
