@@ -118,6 +118,11 @@ class Provenance:
         self._carried_out: set[tuple[object, ...]] = set()
         self._alone: set[tuple[object, ...]] = set()
         self._after: dict[tuple[int, ...], bool] = {}
+        self._outer_terms: dict[tuple[tuple[Monomial, int], ...], z3.ArithRef] = {}
+        self._premises: dict[tuple[object, ...], Path] = {}
+        self._keys: dict[int, tuple[Path, tuple[int, ...]]] = {}
+        self._places: dict[tuple[object, ...], bool] = {}
+        self._distances: dict[tuple[object, ...], int | None] = {}
         self._loops_of: dict[int, z3.ArithRef | None] = {}
         self._stores: dict[str, list[Stores]] = {}
         self._cases: dict[tuple[object, ...], list[Case]] = {}
@@ -131,7 +136,7 @@ class Provenance:
         """Counts of barriers, kept so that their numbers are not given to others."""
 
     def form(self, term: z3.ArithRef, path: Path = ()) -> Form:
-        key = (term.get_id(), *path_key(path))
+        key = (term.get_id(), *self.key(path))
         if key not in self._forms:
             self.kept.append((term, path))
             self._forms[key] = self._found_form(self.known_of(term), path)
@@ -205,8 +210,14 @@ class Provenance:
         return count
 
     def outer_term(self, outer: Mapping[Monomial, int]) -> z3.ArithRef:
+        key = tuple(sorted(outer.items()))
+        if key not in self._outer_terms:
+            self._outer_terms[key] = self._sum(key)
+        return self._outer_terms[key]
+
+    def _sum(self, outer: Sequence[tuple[Monomial, int]]) -> z3.ArithRef:
         total: z3.ArithRef = z3.IntVal(0)
-        for monomial, number in sorted(outer.items()):
+        for monomial, number in outer:
             part: z3.ArithRef = z3.IntVal(number)
             for factor in monomial:
                 part = part * self._known.polynomials.term(factor)
@@ -342,7 +353,7 @@ class Provenance:
         if self._after_its_loop(access, site):
             raise NotShown("a store that may come after the loop of its load")
         premises = self.premises(access, case)
-        key = (id(site), case.shift, case.at, threads.tobytes(), *path_key(premises))
+        key = (id(site), case.shift, case.at, threads.tobytes(), *self.key(premises))
         if key not in self._carried_out:
             self._shown_carried_out(site, case, threads, premises)
             self.kept.append((site, premises))
@@ -390,6 +401,19 @@ class Provenance:
         return turn + case.shift if case.at is None else z3.IntVal(case.at + case.shift)
 
     def premises(self, access: Access, case: Case) -> Path:
+        key = (id(access), case.shift, case.at)
+        if key not in self._premises:
+            self.kept.append(access)
+            self._premises[key] = self._found_premises(access, case)
+        return self._premises[key]
+
+    def key(self, path: Path) -> tuple[int, ...]:
+        """Numbers of the conditions of a path that is asked about often."""
+        if id(path) not in self._keys:
+            self._keys[id(path)] = path, path_key(path)
+        return self._keys[id(path)][1]
+
+    def _found_premises(self, access: Access, case: Case) -> Path:
         loops = self.loop_of(access)
         if loops is None:
             return access.path
@@ -426,7 +450,7 @@ class Provenance:
             access.address.base,
             *sorted(address.outer.items()),
             self.barriers(access).get_id(),
-            *path_key(access.path),
+            *self.key(access.path),
         )
         self._search(key, access, address, None)
         if self._failures.get(key) == BETWEEN:  # of all that these stores wrote, a load reads a part
@@ -495,7 +519,11 @@ class Provenance:
         return stores.site[places], stores.part[places], stores.thread[places]
 
     def _overlaps(self, address: Form, group: Stores, delta: int) -> bool:
-        return bool(np.isin(address.table + delta, group.addresses).all())
+        wanted = address.table + delta
+        if not len(group.addresses):
+            return False
+        places = np.minimum(np.searchsorted(group.addresses, wanted), len(group.addresses) - 1)
+        return bool((group.addresses[places] == wanted).all())
 
     def _matches(self, access: Access, address: Form, case: Case) -> bool:
         """True if the stores of a loop, some turns earlier, are those at a load's address, and before it."""
@@ -505,6 +533,13 @@ class Provenance:
 
     def same_place(self, access: Access, address: Form, case: Case) -> bool:
         """True if the part of an address that the threads share is, in every turn, that of the stores of a loop some turns earlier."""
+        key = (tuple(sorted(address.outer.items())), id(case.stores), case.shift, case.at, *self.key(self.premises(access, case)))
+        if key not in self._places:
+            self.kept.append(case.stores)
+            self._places[key] = self._is_same_place(access, address, case)
+        return self._places[key]
+
+    def _is_same_place(self, access: Access, address: Form, case: Case) -> bool:
         group = case.stores
         if group.turn is None:
             return False
@@ -534,8 +569,14 @@ class Provenance:
 
     def distance(self, access: Access, address: Form, group: Stores, at: int | None) -> int | None:
         """Bytes between the shared part of a load's address, in one turn or in all, and of stores outside of loops."""
-        outer = self.outer_term(address.outer)
         turn = self.loop_of(access)
+        key = (tuple(sorted(address.outer.items())), tuple(sorted(group.outer.items())), at, None if turn is None else turn.get_id())
+        if key not in self._distances:
+            self._distances[key] = self._found_distance(address, group, at, turn)
+        return self._distances[key]
+
+    def _found_distance(self, address: Form, group: Stores, at: int | None, turn: z3.ArithRef | None) -> int | None:
+        outer = self.outer_term(address.outer)
         if at is not None and turn is not None:
             outer = z3.substitute(outer, (turn, z3.IntVal(at)))
         distance = z3.simplify(outer - self.outer_term(group.outer), som=True)
@@ -544,7 +585,7 @@ class Provenance:
     def _before(self, access: Access, case: Case, premises: Path) -> bool:
         """True if a barrier of the block orders the stores and copies before a load."""
         sites, turns = case.stores.sites, [turn.get_id() for turn in access.turns]
-        key = (id(case.stores), case.shift, case.at, self.barriers(access).get_id(), *turns, 0, *path_key(premises))
+        key = (id(case.stores), case.shift, case.at, self.barriers(access).get_id(), *turns, 0, *self.key(premises))
         if key not in self._ordered:
             # All of these stores passed as many barriers, and copies are of one group.
             early = not any(self._after_its_loop(access, site) for site in sites)
@@ -605,7 +646,7 @@ class Provenance:
         parts = [(start, end) for start, end in parts if span is None or (start < span[1] and span[0] < end)]
         low, high = min(start for start, _ in parts), max(end for _, end in parts)
         outer = self.outer_term(address.outer)
-        key = (id(chosen), case.shift, case.at, load.get_id(), outer.get_id(), low, high, span is None, *path_key(premises))
+        key = (id(chosen), case.shift, case.at, load.get_id(), outer.get_id(), low, high, span is None, *self.key(premises))
         if key in self._alone:
             return
         self.kept.append((chosen, load, outer, premises))
@@ -617,6 +658,8 @@ class Provenance:
         self._other = self._other or OtherThread(known, same_block=True)
         other = self._other
         for group in groups:
+            if not len(group.addresses):
+                continue
             theirs = other.term(self.outer_term(group.outer))
             spans = _spans(group.addresses, self.unit, FAR_APART if span is not None else None)
             overlap = z3.Or(*[z3.And(outer + low < theirs + end, theirs + start < outer + high) for start, end in spans])
