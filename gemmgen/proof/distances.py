@@ -8,7 +8,7 @@ at which bytes meet is possible.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -70,20 +70,22 @@ class Distances:
         together: Sequence[Condition],
         same_thread: bool,
         when: tuple[object, ...],
+        ordered: Iterable[z3.ArithRef] = (),
     ) -> Collection[int]:
         """Those of some distances, added to the address of the second access, at which the two accesses may touch the same byte.
 
         ``together``: conditions under which both take place between the same barriers, named by ``when``. ``same_thread``: one thread may
-        be both.
+        be both. ``ordered``: numbers of teams of threads; two threads with one number do not meet.
         """
         if one.address is None or two.address is None or not isinstance(one.size, int) or not isinstance(two.size, int):
             return distances
         try:
             mine, table = by_thread(self._known, one.address.z3)
             theirs, table_ = by_thread(self._known, two.address.z3)
+            teams = [evaluate(team, self._known.all_threads()) for team in ordered]
         except NotEnumerable:
             return distances
-        between = _between(table, self._allowed(one), table_, self._allowed(two), same_thread)
+        between = _between(table, self._allowed(one), table_, self._allowed(two), same_thread, teams)
         differences = self._differences(mine, theirs, together, when) if between is not None else None
         if between is None or differences is None:
             return distances
@@ -191,13 +193,17 @@ class Distances:
         return total
 
 
-def _between(table: Numbers, threads: Numbers, table_: Numbers, threads_: Numbers, same_thread: bool) -> Numbers | None:
+def _between(
+    table: Numbers, threads: Numbers, table_: Numbers, threads_: Numbers, same_thread: bool, teams: Sequence[Numbers] = ()
+) -> Numbers | None:
     """All differences of the numbers of two threads, sorted; None if there are too many pairs."""
     if len(threads) * len(threads_) > MAX_PAIRS:
         return None
-    numbers, numbers_ = table[threads], table_[threads_]
-    apart = numbers[:, None] - numbers_[None, :]
-    return np.unique(apart if same_thread else apart[threads[:, None] != threads_[None, :]])
+    apart = table[threads][:, None] - table_[threads_][None, :]
+    meeting = np.ones(apart.shape, dtype=bool) if same_thread else threads[:, None] != threads_[None, :]
+    for team in teams:
+        meeting &= team[threads][:, None] != team[threads_][None, :]
+    return np.unique(apart[meeting])
 
 
 def _any_within(between: Numbers, low: int, high: int) -> bool:

@@ -609,7 +609,15 @@ def _meeting(
         for offset_, access_ in group_.offsets.items():
             if group is not group_ or offset_ >= offset:  # of one group, the two threads change places
                 distances.setdefault(offset_ - offset, (access, access_))
-    near = between.meeting(one, two, distances, together, one.group is not None or two.group is not None, when)
+    near = between.meeting(
+        one,
+        two,
+        distances,
+        together,
+        one.group is not None or two.group is not None,
+        when,
+        _ordered_teams(lifter, one, two, other, meetings),
+    )
     if not near:
         verdict.obligations += pairs
         verdict.proved += pairs
@@ -632,6 +640,28 @@ def _meeting(
         proved = between.apart(one, two, distance, together, premises, when)
         answer = Answer("proved") if proved else known.solver.implies(premises, goal)
         verdict.note(answer, access, f"may meet PTX line {access_.instruction.line}", known, premises, goal)
+
+
+def _ordered_teams(
+    lifter: Lifter, one: Access, two: Access, other: OtherThread, meetings: dict[tuple[object, ...], bool]
+) -> Iterator[z3.ArithRef]:
+    """The parts of the threads, teams or warps, whose own barriers always lie between two accesses of two threads of one part.
+
+    Conditions that depend on the thread are left out, so that accesses under many such conditions share an answer.
+    """
+    known = lifter.known
+    paths = [[each for each in access.path if not known.depends_on_thread(each)] for access in (one, two)]
+    numbers = [tuple(each if isinstance(each, bool) else each.get_id() for each in path) for path in paths]
+    for level, members in enumerate(lifter.members, start=1):
+        if members is None:
+            continue
+        counts = [None if value is None else value.key for access in (one, two) for value in (access.barriers[level], access.group)]
+        key = ("ordered", level, *numbers, *counts)
+        if key not in meetings:
+            when = [*paths[0], *other.conditions(paths[1]), *_meet(known, one, two, other, level)]
+            meetings[key] = not known.solver.proves([*known.facts, *other.facts, *when], False, 500)
+        if not meetings[key]:
+            yield members
 
 
 # Stored at most once -----------------------------------------------------------------------------------------------------------

@@ -40,6 +40,39 @@ extern "C" __global__ void kernel(const float* x, float* y, int n)
     "1",
     256,
 )
+WARPS = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int n)
+{
+    __shared__ float s[320];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float sum = 0;
+    #pragma unroll 1
+    for (int t = 0; t < n; ++t) {
+        s[warp * 40 + lane] = x[t];
+        __syncwarp();
+        if (t + lane < 40) sum += s[warp * 40 + 31 - lane];
+        __syncwarp();
+    }
+    y[threadIdx.x] = sum;
+}
+""",
+    STAGES.arrays,
+    ("n",),
+    "1",
+    256,
+)
+OF_WARPS: dict[str, tuple[str, str]] = {
+    "no barrier before the load": ("        __syncwarp();\n        if", "        if"),
+    "no barrier behind the load": ("        __syncwarp();\n    }", "    }"),
+    "another warp's row": ("s[warp * 40 + 31", "s[(warp ^ 1) * 40 + 31"),
+    "the last lane reads the next row": ("s[warp * 40 + 31 - lane]", "s[warp * 40 + (lane == 0 ? 40 : 31 - lane)]"),
+    "rows overlap by one element": ("s[warp * 40 + lane]", "s[warp * 31 + lane]"),
+    "two warps share a row": ("s[warp * 40 + lane]", "s[(warp < 7 ? warp : 6) * 40 + lane]"),
+    "lanes share an element": ("s[warp * 40 + lane]", "s[warp * 40 + lane / 2]"),
+    "a barrier in some turns": ("        __syncwarp();\n        if", "        if (t % 2) __syncwarp();\n        if"),
+    "teams of threads in two warps": ("warp = threadIdx.x / 32;", "warp = (threadIdx.x + 16) / 32;"),
+}
 MEETING: dict[str, tuple[str, str]] = {
     "the stage that is read is filled": ("stage >= 1 ? stage - 1 : 2", "stage"),
     "two stages": ("stage >= 1 ? stage - 1 : 2", "stage >= 1 ? stage - 1 : 0"),
@@ -64,6 +97,18 @@ def test_bytes_that_two_threads_touch(mistake: str) -> None:
     text, instead = MEETING[mistake]
     assert STAGES.source.count(text) == 1
     assert not races(lifted(STAGES.source.replace(text, instead), STAGES), True).holds
+
+
+def test_warps_that_meet_by_themselves_have_no_race() -> None:
+    verdict = races(lifted(WARPS.source, WARPS), True)
+    assert verdict.holds, verdict.unproved
+
+
+@pytest.mark.parametrize("mistake", OF_WARPS)
+def test_bytes_that_two_threads_of_warps_touch(mistake: str) -> None:
+    text, instead = OF_WARPS[mistake]
+    assert WARPS.source.count(text) == 1
+    assert not races(lifted(WARPS.source.replace(text, instead), WARPS), True).holds
 
 
 @pytest.mark.parametrize("seed", range(20))
