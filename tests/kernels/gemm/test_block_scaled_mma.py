@@ -12,12 +12,8 @@ import gemmgen
 from gemmgen.core.errors import PlanError
 from gemmgen.kernels.gemm.mma_sync.plan import MmaSyncPlan
 from gemmgen.kernels.gemm.scaling import as_tiles
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import VerificationReport, verify_binary
 from kernels.random_batches import try_random_specs
+from tests.kernels.gemm.verifying import verified
 
 TILES = {"layout": "tiles_128x4"}
 MX, NV = {"k": 32, "type": "ue8m0", **TILES}, {"k": 16, "type": "e4m3", **TILES}
@@ -37,18 +33,6 @@ MXFP4 = {**MXFP8, **PACKED}
 NVFP4 = {**MXFP4, "scales": {"a": NV, "b": NV}}
 SPECS = {"mxfp8": MXFP8, "mxfp4": MXFP4, "nvfp4": NVFP4}
 CASES = ("primes", "padded leading dimensions", "not-a-numbers and infinities")
-
-
-def verified(spec: dict[str, Any], names: tuple[str, ...], planted: tuple[str, str] | None = None) -> VerificationReport:
-    plan = gemmgen.plan(spec)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
-    assert {case.name for case in cases} == set(names)
-    binary = compile_source(source, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
 @pytest.mark.parametrize("name", SPECS)

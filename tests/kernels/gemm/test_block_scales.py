@@ -18,11 +18,7 @@ from gemmgen.kernels.gemm.matcher import fit
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.wgmma.scaled import scaled_product
 from gemmgen.kernels.spec_files import load_spec
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import VerificationReport, verify_binary
+from tests.kernels.gemm.verifying import verified
 
 MAINLOOP = {"strategy": "wgmma", "tile": {"m": 64, "n": 32, "k": 128}, "stages": 2, "consumers": 1}
 SPEC: dict[str, Any] = {
@@ -41,19 +37,6 @@ LINES = {"a": {"lines": 1, "layout": "mn_major"}, "b": {"lines": 1, "type": "ue8
 
 def with_loop(**changes: Any) -> dict[str, Any]:
     return {**SPEC, "mainloop": {**MAINLOOP, **changes}}
-
-
-def verified(spec: dict[str, Any], names: tuple[str, ...], planted: tuple[str, str] | None = None) -> VerificationReport:
-    plan = gemmgen.plan(spec)
-    assert isinstance(plan, GemmPlan)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
-    assert {case.name for case in cases} == set(names)
-    binary = compile_source(source, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
 CASES = ("primes", "padded leading dimensions", "not-a-numbers and infinities")

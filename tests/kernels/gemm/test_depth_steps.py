@@ -13,12 +13,7 @@ from gemmgen import ops
 from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.kernels.gemm.matcher import parse_request
 from gemmgen.kernels.gemm.oracle import OUTSIDE
-from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import verify_binary
+from tests.kernels.gemm.verifying import passes
 
 SPEC: dict[str, Any] = {
     "kind": "gemm",
@@ -32,19 +27,6 @@ SPEC: dict[str, Any] = {
     "scales": {"a": {"lines": 1, "k": 128}, "b": {"lines": 1, "k": 128}},
     "mainloop": {"strategy": "wgmma", "tile": {"m": 64, "n": 16, "k": 128}, "stages": 2, "consumers": 1, "persistent_blocks": 3},
 }
-
-
-def passes(spec: dict[str, Any], names: tuple[str, ...], planted: tuple[str, str] | None = None) -> bool:
-    plan = gemmgen.plan(spec)
-    assert isinstance(plan, GemmPlan)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
-    assert cases
-    binary = compile_source(source, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases).passed
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,7 @@ from gemmgen import ops
 from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.dispatch.problems import read_problem
 from gemmgen.kernels.gemm.grouping import Grouping, gathered_rows, group_rows
-from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import VerificationReport, verify_binary
+from tests.kernels.gemm.verifying import verified
 
 HALVES = {
     "kind": "gemm",
@@ -55,19 +50,6 @@ INSIDE_C, INSIDE_A = (
 )
 """The checks that rows of C and of A exist."""
 MASKED, MOVED = {"rows": "masked"}, {"gathered": True, "scattered": True}
-
-
-def verified(spec: dict[str, Any], names: tuple[str, ...], planted: tuple[str, str] | None = None) -> VerificationReport:
-    plan = gemmgen.plan(spec)
-    assert isinstance(plan, GemmPlan)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
-    assert {case.name for case in cases} == set(names)
-    binary = compile_source(source, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
 @pytest.mark.parametrize("spec", [WGMMA, MMA], ids=["wgmma", "mma_sync"])

@@ -11,11 +11,7 @@ from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.dispatch.problems import read_problem
 from gemmgen.kernels.gemm.explain import explain
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import VerificationReport, verify_binary
+from tests.kernels.gemm.verifying import verified
 
 MAINLOOP = {
     "strategy": "narrow_weights",
@@ -74,19 +70,6 @@ THREE = {"threadblock": {"m": 8, "n": 192, "k": 128}, "warp": {"m": 8, "n": 16}}
 
 def changed(spec: dict[str, Any], loop: dict[str, Any], **others: Any) -> dict[str, Any]:
     return {**spec, **others, "mainloop": {**spec["mainloop"], **loop}}
-
-
-def verified(spec: dict[str, Any], names: tuple[str, ...], planted: tuple[str, str] | None = None) -> VerificationReport:
-    plan = gemmgen.plan(spec)
-    assert isinstance(plan, GemmPlan)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
-    assert {case.name for case in cases} == set(names)
-    binary = compile_source(source, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
 @pytest.mark.parametrize("type", ["f16", "bf16"])

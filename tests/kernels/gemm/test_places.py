@@ -10,12 +10,7 @@ import gemmgen
 from gemmgen.core.errors import PlanError
 from gemmgen.kernels.gemm.field import excluded
 from gemmgen.kernels.gemm.oracle import OUTSIDE_SIZES
-from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import verify_binary
+from tests.kernels.gemm.verifying import passes
 
 CASES = ("primes", "padded leading dimensions", "sizes", OUTSIDE_SIZES, "batch of 0", "k of 0", "alpha of 0")
 COMMON: dict[str, Any] = {"kind": "gemm", "architecture": "sm_80", "batch": "strided", "grouping": {"places": "addresses"}}
@@ -54,19 +49,6 @@ SPECS = {
     "f32-factors": {**TILES, "scalars": "products"},
     "bias": fragments("bf16", "f32", (8, 8, 2), order="column_major", epilogue=[{"op": "bias", "per": "column"}, {"op": "relu"}]),
 }
-
-
-def passes(spec: dict[str, Any], names: tuple[str, ...], planted: tuple[str, str] | None = None) -> bool:
-    plan = gemmgen.plan(spec)
-    assert isinstance(plan, GemmPlan)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
-    assert {case.name for case in cases} >= set(names) - {"alpha of 0"}
-    binary = compile_source(source, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases).passed
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())

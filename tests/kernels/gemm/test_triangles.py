@@ -13,13 +13,8 @@ from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.kernels.gemm.cost_model import work
 from gemmgen.kernels.gemm.field import excluded
 from gemmgen.kernels.gemm.matcher import parse_request
-from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.triangles import Triangles
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import verify_binary
+from tests.kernels.gemm.verifying import passes
 
 CASES = (
     "one element",
@@ -76,19 +71,6 @@ SPECS = {
     "f32-upper": {**TILES, "triangles": {"c": "upper"}, "epilogue": [{"op": "bias", "per": "column"}]},
     "warpgroups": {**GROUPS, "triangles": {"c": "lower", "a": "upper"}},
 }
-
-
-def passes(spec: dict[str, Any], names: tuple[str, ...], planted: tuple[str, str] | None = None) -> bool:
-    plan = gemmgen.plan(spec)
-    assert isinstance(plan, GemmPlan)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
-    assert cases
-    binary = compile_source(source, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases).passed
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
