@@ -104,7 +104,7 @@ class Reach:
     """Elements beyond which one to four rows read it line by line."""
 
 
-REACHES: Mapping[int, Reach] = {8: Reach(1 << 13, 24, 1 << 19, 1 << 17), 16: Reach(1 << 15, 128, 1 << 23, 1 << 18)}
+REACHES: Mapping[int, Reach] = {8: Reach(1 << 13, 24, 1 << 20, 1 << 17), 16: Reach(1 << 15, 128, 1 << 23, 1 << 18)}
 """By the lanes of a vector."""
 
 
