@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gemmgen.perf.host.benchmark import WARM_SECONDS, wait_for_other_threads
+
 Shape = tuple[int, int, int]
 SIDES = (1, 2, 3, 5, 8, 13, 31, 64, 100, 256, 1000, 4000)
 MAX_GRID_PRODUCTS = 5e8
@@ -72,8 +74,11 @@ def times(calls: dict[str, Callable[[], object]], clock: Callable[[], float], se
     while rounds < 4 or time.perf_counter() < end:
         for name, call in calls.items():
             if pause:
-                time.sleep(pause)
-                call()
+                # Threads of the others wait for work by spinning: they have to sleep, and those of this one to be awake.
+                wait_for_other_threads()
+                warm = time.perf_counter() + pause
+                while time.perf_counter() < warm:
+                    call()
             started = clock()
             for _ in range(counts[name]):
                 call()
@@ -90,7 +95,7 @@ def rows(
 
     from gemmgen import ops
 
-    clock, pause = (time.thread_time, 0.0) if threads == 1 else (time.perf_counter, 1e-3)
+    clock, pause = (time.thread_time, 0.0) if threads == 1 else (time.perf_counter, WARM_SECONDS)
     end = time.monotonic() + limit
     for (m, n, k), layout in itertools.product(shapes, layouts):
         if time.monotonic() > end:
