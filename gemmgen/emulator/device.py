@@ -150,6 +150,11 @@ class Touched:
         flags: np.ndarray = self.written | self.atomic
         return flags
 
+    @property
+    def is_changed(self) -> bool:
+        """True if one of `changed` is set."""
+        return bool(self.written.any() or self.atomic.any())
+
 
 def touched_unit(size_bytes: int) -> int:
     """Bytes that one flag of `Touched` stands for in a region of a size: 1 in small regions, 4 in those of up to 64 MiB, then 64."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -893,13 +895,15 @@ def kernel_of(program: Program, follows_shuffles: bool = False) -> Kernel | None
         made = translation(program, follows_shuffles)
     except Untranslated:
         return None
-    library = native.library("emulator threads", made.text.encode(), exact_options("-O2"), ("run_blocks", "conflict", "finish"))
+    library = native.library("emulator threads", made.text.encode(), exact_options("-O2"), ("run_blocks", "conflict", "finish", "release"))
     if library is None:
         return None
     library.run_blocks.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int64)
     library.run_blocks.restype = ctypes.c_int64
     library.finish.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int)
     library.finish.restype = None
+    library.release.argtypes = (ctypes.c_void_p,)
+    library.release.restype = None
     library.conflict.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     library.conflict.restype = ctypes.c_int
     facts = (made.suspends, made.granule_shift, made.shared_shift, made.hints, made.is_ordered, made.thread_limit)
@@ -1076,8 +1080,9 @@ def _attempt(
         flags = {}
         for region, entry in zip(regions, table, strict=True):
             if entry.met and region.start in units:
-                read, written, updated = (_flags_at(place, entry.units) for place in (entry.read, entry.written, entry.updated))
+                read, written, updated = (_taken(library, place, entry.units) for place in (entry.read, entry.written, entry.updated))
                 flags[region.start] = (read, written, updated)
+                entry.read = entry.written = entry.updated = None
         return Outcome(sum(member.counts for member in team).tolist(), left, flags)
     finally:
         for member in team:
@@ -1202,10 +1207,24 @@ def _count(region: Region, unit: int) -> int:
     return (region.stop - region.start) // unit + 1
 
 
-def _flags_at(address: int | None, count: int) -> np.ndarray:
-    """A copy of flags; none is set without an address."""
+def _flags_at(address: int, count: int) -> np.ndarray:
+    """A copy of flags."""
+    flags: np.ndarray = np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address)).view(np.bool_).copy()
+    return flags
+
+
+def _taken(library: ctypes.CDLL, address: int | None, count: int) -> np.ndarray:
+    """Flags that a kernel has allocated, which go with the array from now on; none is set without an address."""
     if not address:
-        return np.zeros(count, np.bool_)
+        return _none_set(1 << (count - 1).bit_length())[:count]
     raw = (ctypes.c_uint8 * count).from_address(address)
-    flags: np.ndarray = np.ctypeslib.as_array(raw).view(np.bool_).copy()
+    weakref.finalize(raw, library.release, address).atexit = False
+    flags: np.ndarray = np.ctypeslib.as_array(raw).view(np.bool_)
+    return flags
+
+
+@lru_cache(maxsize=4)
+def _none_set(count: int) -> np.ndarray:
+    flags = np.zeros(count, np.bool_)
+    flags.setflags(write=False)
     return flags

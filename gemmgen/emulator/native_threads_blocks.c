@@ -209,6 +209,8 @@ int conflict(struct Context *const *all, int64_t contexts, int64_t first, int64_
   return found;
 }
 
+void release(void *flags) { free(flags); }
+
 // Lets go of the flags of regions and of the copies of pages; `undo`: memory gets its former bytes back.
 void finish(struct Context *c, int64_t pages, int undo) {
   for (int64_t number = 0; number < c->region_count; ++number) {

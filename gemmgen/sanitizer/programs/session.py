@@ -375,7 +375,7 @@ class Session:
         """Versions of the memory that the launch changed, and its effect, if that depends on nothing but memory of the device."""
         self._clock += 1
         everything = {touched.region.start for touched in result.touched}
-        changed = [touched.region.start for touched in result.touched if touched.changed.any()]
+        changed = [touched.region.start for touched in result.touched if touched.is_changed]
         for start in changed:
             self._versions[start] = self._clock
         variables = {placed.offset for placed in module.places.values()}
