@@ -95,7 +95,7 @@ CONTRADICTED = {
     "memory": ("out-of-bounds", "misaligned", "read-only", "invalid-address", "unallocated"),
     "races": ("shared-race", "in-flight", "missing-proxy", "copy-without-proxy", "unfinished", "register-in-flight"),
     "progress": ("divergent-barrier", "deadlock", "divergent-warp", "endless"),
-    "initialised": ("uninitiali", "undefined"),
+    "initialised": ("uninitiali", "undefined", "unwritten"),
 }
 """Beginnings of the codes of faults that contradict a property."""
 EVERYTHING = frozenset(("memory", "races", "once", "progress", "initialised", "complete", "coverage"))

@@ -105,6 +105,9 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         ready = all(found[name].holds for name in ("memory", "races", "progress"))
         missing = Verdict("handover", unproved=["memory, races and progress must be proved first"])
         found["handover"] = _handover(contract, accesses, sent, fetched) if ready and accesses is not None else missing
+        reads = [each for each in accesses or () if not each.writes and contract.in_workspace(each.address)]
+        if accesses is None or reads or any(contract.arrays[name].workspace for name in fetched):
+            found["initialised"].unproved.append("elements of the workspace that this launch reads may never be stored")
     if product is not None and ring.fragments is None:
         found["coverage"] = Verdict("coverage", unproved=["sums in tensor memory are not followed"])
     elif product is not None:

@@ -88,6 +88,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.initialised import initialised
     from gemmgen.proof.lifting import Lifter
     from gemmgen.proof.obligations import MEANINGS, PROPERTIES, Verdict, memory, once, progress, races
+    from gemmgen.proof.partial import never_stored
     from gemmgen.proof.protocols import verdicts as ring_verdicts
     from gemmgen.proof.rings import uses_rings
     from gemmgen.proof.slicing import with_floats
@@ -140,6 +141,9 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
                 ready = ordered and verdicts["memory"].holds
                 missing = Verdict("handover", unproved=["memory, races and progress must be proved first"])
                 verdicts["handover"] = handover(lifter, ended) if ready else missing
+            if _shares(sequence) and ordered:
+                handed_over = verdicts["handover"].holds
+                verdicts["initialised"].unproved += never_stored(lifter, sequence, launch, module, handed_over=handed_over)
             ready = verdicts["progress"].holds
             missing = Verdict("complete", unproved=["progress must be proved first"])
             verdicts["complete"] = complete(lifter, ordered and verdicts["memory"].holds) if ready else missing

@@ -307,3 +307,74 @@ def test_all_arguments_for_the_workspace_are_one_array() -> None:
 def test_partial_sums_for_the_next_launch_lie_beside_counters(begin: str, holds: bool) -> None:
     source = ROWS[: ROWS.index(STORE) + len(STORE)].replace("workspace + rows;", begin).replace("__shared__ int finished;", "") + "}\n"
     assert ("handover" in proved(source, rows())) == holds
+
+
+NEVER_STORED: dict[str, tuple[str, ...]] = {
+    "no sums": (STORE, ""),
+    "sums of half of the threads": (STORE, "    if (t < 16)\n" + STORE),
+    "sums of all threads but one": (STORE, "    if (t != 17)\n" + STORE),
+    "sums of six parts": (STORE, "    if (blockIdx.x < 6)\n" + STORE),
+    "sums of rows but the last": (STORE, "    if (row + 1 < rows || rows == 1)\n" + STORE),
+    "sums where there are columns": (STORE, "    if (columns > 0)\n" + STORE),
+    "sums that data decides": (STORE, "    if (sum > 0)\n" + STORE),
+    "even places": ("* 32 + t] = sum", "* 32 + t / 2 * 2] = sum"),
+    "half of a number": (STORE, STORE.replace("partial[", "reinterpret_cast<short*>(partial)[2 * (").replace("] = sum", ")] = sum")),
+    "parts in one place": ("* 7 + blockIdx.x) * 32", "* 7 + blockIdx.x / 2) * 32"),
+    "a load from beyond the parts": ("+ part) * 32 + t]", "+ part) * 32 + t + (rows > row + 1 ? 32 : 0)]"),
+}
+
+
+@pytest.mark.parametrize("mistake", NEVER_STORED)
+def test_partial_sums_that_are_never_stored_are_not_initialised(mistake: str) -> None:
+    assert "initialised" not in proved(mutant(ROWS, NEVER_STORED[mistake]), rows())
+
+
+SUMS = r"""
+extern "C" __global__ void first(const float* x, float* partial, int n)
+{
+    const int i = blockIdx.x * 64 + threadIdx.x;
+    const float sum = __reduce_add_sync(0xffffffff, i < n ? (int)x[i] : 0);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sum;
+}
+extern "C" __global__ void second(const float* partial, float* y, int n)
+{
+    float sum = 0;
+    for (int i = threadIdx.x; i < (n + 63) / 64; i += 128)
+        sum += partial[i];
+    y[threadIdx.x] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "holds"),
+    (
+        ("", "", True),
+        ("if (threadIdx.x == 0)", "if (threadIdx.x == 0 && blockIdx.x)", False),
+        ("if (threadIdx.x == 0)", "if (threadIdx.x == 0 && i < n - 64)", False),
+        ("if (threadIdx.x == 0)", "if (threadIdx.x == 64)", False),
+        ("partial[blockIdx.x] = sum", "partial[blockIdx.x / 2] = sum", False),
+        ("partial[blockIdx.x] = sum", "partial[gridDim.x - 1 - blockIdx.x / 2] = sum", False),
+        ("i < (n + 63) / 64", "i <= (n + 63) / 64", False),
+    ),
+)
+def test_sums_of_an_earlier_launch_are_stored(old: str, new: str, holds: bool) -> None:
+    grid = (Formula("ceil_div(n, 64)"), Formula("1"), Formula("1"))
+    sequence = LaunchSequence(
+        name="sums",
+        dimensions=(Dimension("n", "", 1, 1 << 30),),
+        arguments=(
+            array("x", "f32", "input", "n"),
+            array("y", "f32", "output", "128"),
+            array("partial", "f32", "workspace", "ceil_div(n, 64) + 1"),
+            ScalarArgument("n", "s32", ""),
+        ),
+        launches=(
+            KernelLaunch("first", grid, (64, 1, 1), ("x", "partial", "n")),
+            KernelLaunch("second", (Formula("1"), Formula("1"), Formula("1")), (128, 1, 1), ("partial", "y", "n")),
+        ),
+        workspace_bytes=Formula("4 * ceil_div(n, 64) + 4"),
+    )
+    first, second = prove_sequence(sequence, compiled(SUMS.replace(old, new, 1) if old else SUMS, "sm_80"), 30.0)
+    assert "initialised" in first.proved and ("initialised" in second.proved) == holds, second.properties
