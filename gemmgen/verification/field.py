@@ -44,6 +44,8 @@ _PLAIN = ("u16", "s32", "u32", "s64", "bool")
 """Types of arrays that are not drawn from the field."""
 _FIELD_BITS = 31
 _NEVER = 1 << 30
+_ROUNDED, _ROUNDED_MORE = 4, 1 << 13
+"""Numbers that an instance may round to 16 bits: so many times as many as it stores, and some more."""
 _KEPT = ("f32", "bf16", "f16")
 """Types of arrays of instances whose 16-bit numbers are kept, not hashed."""
 METHOD = 3
@@ -253,7 +255,10 @@ def _run(
     """One run: the first wrong element, the number of elements compared, and why nothing can be claimed. ``keeps`` codes of 16 bits."""
     rng = np.random.default_rng([seed, case.seed])
     elements, pool = _kept_codes(plan, case)
-    token = residues.interned.set(residues.Interned(rng, elements, residues.POISONED - 1 - pool) if keeps else None)
+    most = residues.POISONED - 1
+    # Instances also round sums of rows and columns beyond the result's, which they do not store.
+    results = max(most - pool, min(_ROUNDED * (most - pool) + _ROUNDED_MORE, most - elements))
+    token = residues.interned.set(residues.Interned(rng, elements, results) if keeps else None)
     try:
         return _run_on(plan, binary, reference, case, seed, rng)
     finally:
