@@ -23,7 +23,7 @@ ADD, MULTIPLY, RELU = 0, 1, 100
 CROSS_CORRELATION = 1
 BY_MEASURES, BY_NETWORK, FALLBACK = 3, 1, 2
 """Modes of the heuristics: A, B and the fallback."""
-MOST_OF_A_MODE = 24
+MOST_OF_A_MODE = 8
 
 _C_TYPES: dict[int, Any] = {
     HANDLE: ctypes.c_void_p,

@@ -346,8 +346,56 @@ def measure_some(chosen: Sequence[Case], until: float, folder: str) -> None:
         torch.cuda.empty_cache()
 
 
+KINDS = {"plain": "Layers of one group", "depthwise": "Depthwise layers", "grouped": "Layers of several groups"}
+
+
+def report(folder: Path, device: str, date: str) -> str:
+    """The tables of all files of results in a folder as Markdown."""
+    lines = [
+        "# Drawn convolutions beside cuDNN's best",
+        "",
+        f"24 layers of each kind, drawn by `measurements.drawn_convolutions`, at batch 1, 7 and 64, on {device}, {date}, as far as",
+        "the time went. Peer: the fastest of cuDNN's plans by its graph API (eight proposals of each mode of its heuristics, and every",
+        "engine), of its older call for integers, and of `torch` with `cudnn.benchmark`. Microseconds of device time in CUDA graphs, in",
+        "turns; integers with a factor, bias, ReLU and rounding to int8, floats alone. The ratio is the fastest peer's time over ours:",
+        "above 1, ours is faster. Results were compared before. Channels are multiples of 8 or 16: rows of many layers fill no 128 bytes.",
+    ]
+    for kind, title in KINDS.items():
+        for path in sorted(folder.glob(f"drawn_convolutions_{kind}_*.json")):
+            rows = sorted(json.loads(path.read_text("utf-8")), key=lambda row: row["ratio"])
+            for word in dict.fromkeys(row["case"]["type"] for row in rows):
+                some = [row for row in rows if row["case"]["type"] == word]
+                ratios = [row["ratio"] for row in some]
+                lines += ["", f"## {title}, {word}, seed {path.stem.split('_')[-1]}", ""]
+                of = [f"batch {n}: {geometric(r):.2f}, least {min(r):.2f}" for n in BATCHES if (r := _of_batch(some, n))]
+                lines += [f"Geometric mean {geometric(ratios):.2f} of {len(ratios)}, least {min(ratios):.2f}; {'; '.join(of)}.", ""]
+                lines += ["| layer | kernel | ours | cuDNN | plan | ratio |", "|---|---|---:|---:|---|---:|"]
+                for row in some:
+                    best = min(row["peers"], key=row["peers"].get)
+                    figures = f"{row['ours']:.1f} | {row['peers'][best]:.1f} | {best} | {row['ratio']:.2f}"
+                    lines.append(f"| {_layer(Case(**row['case']))} | `{_short(row['kernel'])}` | {figures} |")
+    return "\n".join([*lines, ""])
+
+
+def _of_batch(rows: Sequence[dict[str, Any]], n: int) -> list[float]:
+    return [row["ratio"] for row in rows if row["case"]["n"] == n]
+
+
+def _layer(case: Case) -> str:
+    """Extents as n, c, h x w, k, r x s, and what differs from the usual."""
+    more = [f"stride {case.stride}"] if case.stride > 1 else []
+    more += [f"padding {case.padding}"] if case.padding else []
+    more += [f"{case.groups} groups"] if case.groups > 1 else []
+    return ", ".join([f"{case.n}, {case.c}, {case.h} x {case.w}, {case.k}, {case.r} x {case.s}", *more])
+
+
+def _short(kernel: str) -> str:
+    """A kernel's name up to its tile."""
+    return "_".join(kernel.removeprefix("hopper_conv_").removeprefix("conv2d_").split("_")[:3])
+
+
 def main() -> None:
-    """Lists or measures the cases."""
+    """Lists or measures the cases, or writes the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=24)
     parser.add_argument("--kind", choices=("plain", "depthwise", "grouped"), default="plain")
@@ -356,7 +404,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=8, help="processes")
     parser.add_argument("--out", type=Path, help="folder of drawn_convolutions_KIND_SEED.json")
     parser.add_argument("--list", action="store_true", help="print the cases")
+    parser.add_argument("--report", metavar="DEVICE", help="write drawn_convolutions.md from the results in --out")
     options = parser.parse_args()
+    if options.report:
+        (options.out / "drawn_convolutions.md").write_text(report(options.out, options.report, time.strftime("%Y-%m-%d")), "utf-8")
+        return
     chosen = drawn(options.seed, options.kind, options.types.split(","))
     if options.list:
         for case in chosen:
