@@ -315,8 +315,40 @@ def measure(torch: Any, chosen: Sequence[Case], compiled: bool, until: float) ->
     return rows
 
 
+def report(measured: Sequence[Row], device: str, date: str, seeds: Sequence[int]) -> str:
+    """The tables as Markdown: operations on rows, reductions of each seed, and those that are always the same."""
+    lines = [
+        "# Operations on rows beside PyTorch and torch.compile",
+        "",
+        f"{device}, {date}, eager, and compiled with `max-autotune` (without its own CUDA graphs); cases and times by",
+        "`measurements.row_operations`. Microseconds of device time in CUDA graphs, in turns; arrays beyond the L2. The ratio is the faster",
+        "peer's time over ours. A gradient's peer is its formula in torch's operations. TB/s: operands and results, each once, over our time.",
+    ]
+    kinds = {operation for operation, *_ in ROWS}
+    sections = {"Softmax, norms, gradients and running sums": [row for row in measured if row.case.operation in kinds]}
+    for seed in seeds:
+        wanted = {Case(*one) for one in drawn(seed, 40)}
+        sections[f"Reductions along rows, drawn with seed {seed}"] = [row for row in measured if row.case in wanted]
+    always = {Case(*one) for one in REDUCTIONS}
+    sections["Reductions along rows, fixed"] = [row for row in measured if row.case in always]
+    for title, rows in sections.items():
+        if not rows:
+            continue
+        lines += ["", f"## {title}", "", "| operation | rows × columns | type | ours | PyTorch | torch.compile | ratio | TB/s |"]
+        lines.append("|---|---|---|---:|---:|---:|---:|---:|")
+        for row in rows:
+            case, compiled = row.case, "" if row.compiled is None else f"{row.compiled:.1f}"
+            times = f"{row.ours:.1f} | {row.torch:.1f} | {compiled} | {row.ratio:.2f} | {row.terabytes:.2f}"
+            lines.append(f"| {case.operation} | {case.rows} × {case.columns} | {case.type} | {times} |")
+        eager, best = [row.torch / row.ours for row in rows], [row.ratio for row in rows]
+        beside = f"Beside eager PyTorch: geometric mean {geometric(eager):.2f} of {len(rows)}, least {min(eager):.2f}. Beside the faster of both: "
+        below = sum(ratio < 0.95 for ratio in best)
+        lines += ["", f"{beside}{geometric(best):.2f}, least {min(best):.2f}; {below} below 0.95."]
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
-    """Lists, prepares or measures the cases."""
+    """Lists, prepares or measures the cases, or writes the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=41)
     parser.add_argument("--only", choices=("reductions", "rows"))
@@ -326,7 +358,15 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the cases")
     parser.add_argument("--eager", action="store_true", help="beside eager torch alone")
     parser.add_argument("--first", type=int, default=1000, help="so many cases at most")
+    parser.add_argument("--report", metavar="DEVICE", help="write row_operations.md from row_operations.json in --out")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[], help="seeds of the drawn cases in the report")
     options = parser.parse_args()
+    if options.report:
+        found = json.loads((options.out / "row_operations.json").read_text("utf-8"))
+        rows = [Row(**{**row, "case": Case(**row["case"])}) for row in found]
+        text = report(rows, options.report, time.strftime("%Y-%m-%d"), options.seeds)
+        (options.out / "row_operations.md").write_text(text, encoding="utf-8")
+        return
     begun = time.monotonic()
     chosen = cases(options.seed, options.only)[: options.first]
     if options.list:
