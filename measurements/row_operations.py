@@ -321,8 +321,9 @@ def report(measured: Sequence[Row], device: str, date: str, seeds: Sequence[int]
         "# Operations on rows beside PyTorch and torch.compile",
         "",
         f"{device}, {date}, eager, and compiled with `max-autotune` (without its own CUDA graphs); cases and times by",
-        "`measurements.row_operations`. Microseconds of device time in CUDA graphs, in turns; arrays beyond the L2. The ratio is the faster",
-        "peer's time over ours. A gradient's peer is its formula in torch's operations. TB/s: operands and results, each once, over our time.",
+        "`measurements.row_operations`. Microseconds of device time in CUDA graphs, in turns; arrays beyond the L2. The ratio is the",
+        "faster peer's time over ours. A gradient's peer is its formula in torch's operations. TB/s: operands and results, each once, over",
+        "our time.",
     ]
     kinds = {operation for operation, *_ in ROWS}
     sections = {"Softmax, norms, gradients and running sums": [row for row in measured if row.case.operation in kinds]}
@@ -341,9 +342,9 @@ def report(measured: Sequence[Row], device: str, date: str, seeds: Sequence[int]
             times = f"{row.ours:.1f} | {row.torch:.1f} | {compiled} | {row.ratio:.2f} | {row.terabytes:.2f}"
             lines.append(f"| {case.operation} | {case.rows} × {case.columns} | {case.type} | {times} |")
         eager, best = [row.torch / row.ours for row in rows], [row.ratio for row in rows]
-        beside = f"Beside eager PyTorch: geometric mean {geometric(eager):.2f} of {len(rows)}, least {min(eager):.2f}. Beside the faster of both: "
         below = sum(ratio < 0.95 for ratio in best)
-        lines += ["", f"{beside}{geometric(best):.2f}, least {min(best):.2f}; {below} below 0.95."]
+        lines += ["", f"Beside eager PyTorch: geometric mean {geometric(eager):.2f} of {len(rows)}, least {min(eager):.2f}."]
+        lines[-1] += f" Beside the faster of both: {geometric(best):.2f}, least {min(best):.2f}; {below} below 0.95."
     return "\n".join([*lines, ""])
 
 
