@@ -25,7 +25,7 @@ MAX_FLAT_ROW_LENGTH = 64
 MAX_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, for any alignment of rows."""
 FLAT_COLUMN_THREADS = 512
-TILE_LANES = (8, 9, 10)
+TILE_LANES = (8, 9)
 """Threads side by side of ``flat_tiles``: 128 bytes of a row and more, without a gap. More are as fast, but make fewer blocks."""
 WIDE_TILE_LANES = (16, 32)
 """Lanes of wide tiles, where narrow ones are more than twice, and sixteen times, as many as fill the device; fewer vectors are read
@@ -34,6 +34,8 @@ SHARED_TILE_LANES = (12, 14, 16)
 """Lanes of tiles that several blocks share, so that fewer blocks combine their results."""
 TILE_GROUPS = (8, 16, 32, 64)
 """Rows that a block of ``flat_tiles`` may load from at the same time."""
+MOST_TILE_GROUPS = 32
+"""Of them in a block that has a tile to itself: larger ones leave more of an SM idle (24 x 1012 x 375 of float32 11.8 us, 15.8 with 64)."""
 MIN_TURNS = 8
 """Rows of a thread of ``flat_tiles``, at least: groups that have fewer wait longer for one another than they load."""
 THREADS_PER_SM = 900
@@ -56,6 +58,14 @@ MOST_LOADS = 32
 """Loads of a thread up to which few threads share a row."""
 FEW_RESULTS = 8
 """Results to an SM below which a block for each is no larger than lets all run at the same time."""
+FULL_TURN = 0.8
+"""Part of the threads that read whole vectors in the turn that loads all of a row: 5880 rows of 7024 halves take 21.1 us with 128 threads,
+25.3 with 32; 4304 rows of 4994 (0.61) 14.1 and 12.4."""
+ONE_WAVE = 2112
+"""Results whose blocks of 128 threads are on the SMs at the same time: 1200 rows of 5000 halves take 5.0 us with them, 5.7 with 32."""
+FEW_UNITS = (300, 400)
+"""Loads of a row that 64 threads have in flight at the same time, and 32 do not: 2544 halves 4.7 us instead of 5.0, 3352 of them 6.2
+either way."""
 MAX_REPEATED = 256
 """Places that one thread stores a result for."""
 NARROW_LOADS = 16
@@ -208,7 +218,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     threads, lanes, unroll, parts = THREADS, None, LOADS, 1
     division = _division(units, results, vector * size, types, multiprocessors) if len(reduced) == 1 else None
     if division is not None:
-        sharing, unroll = division
+        sharing, unroll = _in_one_turn(units, results, types) or division
         lanes = sharing if sharing <= WARP_THREADS else None
         threads = sharing if lanes is None else THREADS if all_bytes <= SMALL_BYTES else LANE_THREADS
     else:
@@ -217,6 +227,8 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
             unroll = min(power_of_two(ceil_div(units, threads)), STATE_REGISTERS // vector)
         most, slots = units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0)
         parts = _parts(results, most, slots, all_bytes, threads * unroll * vector * size, multiprocessors)
+    if types.state == "moments" and lanes == WARP_THREADS:
+        unroll = min(unroll, LOADS)  # 5.0 us instead of 5.3 for 2048 x 1000 of float32, 19.2 instead of 19.7 for 8192 x 4096 of bfloat16
     while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
         unroll //= 2
     strategy = _checked(
@@ -231,6 +243,21 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         lanes=lanes,
     )
     return Walking(strategy, promised if promised == vector else 1, parts, kept, reduced)
+
+
+def _in_one_turn(units: int, results: int, types: Arithmetic) -> tuple[int, int] | None:
+    """Threads that share a row, and loads of each in flight, where as many threads as load all of a row at the same time are faster: few
+    of them idle, or all rows at work at the same time. None for other lengths, and for operations with more arithmetic."""
+    threads = next((one for one in (64, 128, 256) if units <= one * MOST_UNROLL), None)
+    if types.has_index or types.state == "logsumexp" or threads is None:
+        return None
+    if types.state == "moments":
+        return (128, MOST_UNROLL) if threads == 256 and results < ONE_WAVE // 2 else None
+    together = results <= ONE_WAVE and threads < 256
+    full = units >= FULL_TURN * threads * MOST_UNROLL
+    if threads == 64:
+        return (threads, MOST_UNROLL) if together and FEW_UNITS[0] < units <= FEW_UNITS[1] else None
+    return (threads, MOST_UNROLL) if full or together else None
 
 
 def _division(units: int, results: int, load_bytes: int, types: Arithmetic, multiprocessors: int) -> tuple[int, int] | None:
@@ -365,7 +392,7 @@ def _flat_tiles(
     elif narrow * TILE_GROUPS[-1] < wanted // 2:
         pairs = [(lanes, groups) for groups in reversed(TILE_GROUPS) for lanes in SHARED_TILE_LANES]
     else:
-        most = max(TILE_GROUPS[0], rows // MIN_TURNS)
+        most = min(max(TILE_GROUPS[0], rows // MIN_TURNS), MOST_TILE_GROUPS)
         pairs = [(lanes, groups) for groups in TILE_GROUPS if groups <= most for lanes in TILE_LANES]
 
     def rank(pair: tuple[int, int]) -> tuple[int, int, int]:

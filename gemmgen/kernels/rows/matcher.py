@@ -21,6 +21,11 @@ HELD_WORDS = 32
 """Registers, at most, in which a thread keeps the elements of all matrices."""
 FEW_WORDS = 16
 """Registers that it should keep them in: more lanes work on a row before a lane keeps more."""
+SUMMING_LANES = 128
+"""Lanes at least where values are summed over rows, unless fewer hold a row in one vector each: 16384 x 1024 of float16, the gradients of a
+layer norm, take 57.9 us with 128, 60.5 with 64."""
+WIDE_LANES, WIDE_WORDS = 512, 20
+"""Registers that 512 lanes keep before 1024 work on a row: 1024 x 20000 softmax of bfloat16 takes 25.3 us with 512, 28.3 with 1024."""
 MAX_SHIFTED_ELEMENTS = 40
 """Elements that a thread may hold of a row which begins anywhere: reading its ends one by one takes registers, too."""
 SUMMING_SMS = 132
@@ -115,7 +120,7 @@ def numbers(request: RowsRequest) -> dict[str, Any]:
     """Lanes, vectors and elements in registers for a request.
 
     A row is held in registers if it fits: by few lanes with several vectors each, which are in flight together, and by more lanes where
-    those had to keep too many.
+    those had to keep too many. At least eight lanes read 128 bytes at a time: 65536 x 128 softmax of float16 takes 9.8 us, 10.8 with four.
     """
     columns, element_bytes = request.sizes[1], request.first.element_bytes
     made = request.program
@@ -128,10 +133,14 @@ def numbers(request: RowsRequest) -> dict[str, Any]:
     words = max(vector * element_bytes // 4, 1) * len(made.matrices)
     spare = 0 if aligned else vector - 1
     best = None
+    least = SUMMING_LANES if summed else LANES[1] if most == vector else LANES[0]
     for limit in (FEW_WORDS, HELD_WORDS):
         for lanes in LANES:
+            if lanes < least and columns > lanes * vector:
+                continue
             held = -(-(columns + spare) // (lanes * vector)) or 1
-            fits = held <= 16 and held * words <= limit and (not summed or held * vector <= MAX_SUMMED_ELEMENTS)
+            allowed = max(limit, WIDE_WORDS) if lanes == WIDE_LANES else limit
+            fits = held <= 16 and held * words <= allowed and (not summed or held * vector <= MAX_SUMMED_ELEMENTS)
             fits = fits and (aligned or held * vector <= MAX_SHIFTED_ELEMENTS)
             if fits and best is None:
                 best = lanes, held
