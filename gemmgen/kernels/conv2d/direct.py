@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
-from gemmgen.core.formulas import Formula, ceil_div
+from gemmgen.core.formulas import Formula
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
 from gemmgen.kernels.conv2d.epilogue import arguments_of, plan_operations, saturation_of
@@ -30,21 +29,14 @@ from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.epilogue.sums import stores_of
-from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.division import divisors_argument
-from gemmgen.kernels.tiles.resources import ResidentBlocks
 from gemmgen.kernels.tiles.unrolling import unroll_pragma
 
-SHARED_LANE_BYTES = 128
-"""Most bytes of neighbouring channels of a block whose pixels lie in shared memory."""
 LANE_BYTES = 64
 """Neighbouring channels of a pixel that threads side by side read, in bytes: two sectors. More would leave fewer pixels to a block, whose
 filter taps share their loads."""
-COPY_BYTES = 4
-"""Bytes of the narrowest copy to shared memory that no thread waits for."""
-TILE_MEANING = "the pixels of x under the block's taps, [row][column][channel]"
 MAX_ALIGNMENT = 16
 """Bytes of the widest access."""
 MAX_UNROLLED = 2048
@@ -74,26 +66,6 @@ class DirectPlan(FinishingPlan):
     """Rows of pixels of a thread."""
     lanes: int
     """Threads side by side along the channels, with several channels each."""
-    strips: int
-    """Strips of pixels side by side in a block whose pixels of x lie in shared memory; else 0."""
-
-    @property
-    def bands(self) -> int:
-        """Strips above one another in such a block."""
-        return self.threads // (self.lanes * self.strips)
-
-    @property
-    def tile_x(self) -> tuple[int, int]:
-        """Rows and columns of x under the taps of such a block."""
-        fixed = fixed_parameters(self.spec)
-        lines = (self.bands * self.rows - 1) * fixed["stride_h"] + (fixed["r"] - 1) * fixed["dilation_h"] + 1
-        return lines, (self.strips * self.pixels - 1) * fixed["stride_w"] + (fixed["s"] - 1) * fixed["dilation_w"] + 1
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes that are copied at once to shared memory."""
-        size = ELEMENTS[self.spec.input.type].bytes
-        return gcd(MAX_ALIGNMENT, self.channels * self.lanes * size, fixed_parameters(self.spec)["c"] * size)
 
     @property
     def input_bytes(self) -> int:
@@ -146,26 +118,19 @@ def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Archit
     fixed = fixed_parameters(spec)
     of = spec.input.type + ("_nchw32" if spec.input.layout == "nchw32" else "")
     depthwise = is_depthwise(spec)
-    lanes = _lanes(spec, mainloop) if depthwise else 1
-    staged = bool(mainloop.strips)
-    if staged:
-        reasons += _staged_reasons(spec, mainloop, lanes, architecture)
-        if reasons:
-            raise PlanError(message, reasons)
+    lanes = max(1, LANE_BYTES // (mainloop.channels * ELEMENTS[spec.input.type].bytes)) if depthwise else 1
     shape = f"{mainloop.rows}x{mainloop.pixels}x{mainloop.channels}" if depthwise else f"{mainloop.threads}x{mainloop.pixels}"
-    shape += f"_{mainloop.strips}x{mainloop.threads // (lanes * mainloop.strips)}" if staged else ""
-    bytes_x = _shared_bytes(spec, mainloop, lanes) if staged else 0
     parts = ["depthwise" if depthwise else "direct", of, shape, f"{spec.output.type}_{spec.output.layout}"]
     name = instance_name("conv2d", parts, spec)
-    sequence = _sequence(spec, mainloop, name, steps, lanes, bytes_x)
+    sequence = _sequence(spec, mainloop, name, steps, lanes)
     return DirectPlan(
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
         sequence=sequence,
         template="conv2d/depthwise.cu.j2" if depthwise else "conv2d/direct.cu.j2",
-        shared_memory=(SharedRegion("tile_x", "unsigned char", (bytes_x,), 0, bytes_x, TILE_MEANING),) if staged else (),
-        dynamic_shared_bytes=bytes_x,
+        shared_memory=(),
+        dynamic_shared_bytes=0,
         spec=spec,
         filter_order="taps",
         v={name: written if name in fixed else name for name, written in CONSTANT_NAMES.items()},
@@ -186,42 +151,7 @@ def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Archit
         channels=mainloop.channels,
         rows=mainloop.rows,
         lanes=lanes,
-        strips=mainloop.strips,
     )
-
-
-def _lanes(spec: Conv2dSpec, mainloop: DirectMainloop) -> int:
-    """Threads side by side along the channels: as many as read whole sectors; of a block with shared memory, as many as divide the
-    channels evenly among tiles."""
-    size = mainloop.channels * ELEMENTS[spec.input.type].bytes
-    if not mainloop.strips:
-        return max(1, LANE_BYTES // size)
-    most = SHARED_LANE_BYTES // size
-    units = ceil_div(fixed_parameters(spec).get("c", most * mainloop.channels), mainloop.channels)
-    return ceil_div(units, ceil_div(units, most))
-
-
-def _shared_bytes(spec: Conv2dSpec, mainloop: DirectMainloop, lanes: int) -> int:
-    """Bytes of the pixels of x under the taps of a block."""
-    fixed = fixed_parameters(spec)
-    bands = mainloop.threads // (lanes * mainloop.strips)
-    lines = (bands * mainloop.rows - 1) * fixed["stride_h"] + (fixed["r"] - 1) * fixed["dilation_h"] + 1
-    columns = (mainloop.strips * mainloop.pixels - 1) * fixed["stride_w"] + (fixed["s"] - 1) * fixed["dilation_w"] + 1
-    return lines * columns * lanes * mainloop.channels * ELEMENTS[spec.input.type].bytes
-
-
-def _staged_reasons(spec: Conv2dSpec, mainloop: DirectMainloop, lanes: int, architecture: Architecture) -> Iterator[Reason]:
-    """Why a block cannot have its pixels of x in shared memory."""
-    if "c" not in fixed_parameters(spec):
-        yield Reason("strips", "convolution.c", "argument", "a number with mainloop.strips")
-    elif mainloop.threads < lanes * mainloop.strips:
-        got = f"{mainloop.threads} threads for {mainloop.strips} strips of {lanes} threads"
-        yield Reason("strips", "mainloop.strips", got, "no more than there are threads", "fewer strips")
-    else:
-        if gcd(MAX_ALIGNMENT, lanes * mainloop.channels * ELEMENTS[spec.input.type].bytes) < COPY_BYTES:
-            yield Reason("strips", "mainloop.channels", str(mainloop.channels), "channels of 4 bytes and more", "channels: 4")
-        resident = ResidentBlocks(architecture, 1, mainloop.threads)
-        yield from resident.too_much_per_block(_shared_bytes(spec, mainloop, lanes))
 
 
 def _divisors(mainloop: DirectMainloop, lanes: int) -> dict[str, str]:
@@ -231,12 +161,10 @@ def _divisors(mainloop: DirectMainloop, lanes: int) -> dict[str, str]:
 
 
 def _tiles(mainloop: DirectMainloop, lanes: int) -> dict[str, str]:
-    strips = mainloop.strips or 1
-    bands = mainloop.threads // (lanes * strips) if mainloop.strips else 1
     return {
         "channel_tiles": f"ceil_div(k, {mainloop.channels * lanes})",
-        "strips": f"ceil_div(q, {mainloop.pixels * strips})",
-        "bands": f"ceil_div(p, {mainloop.rows * bands})",
+        "strips": f"ceil_div(q, {mainloop.pixels})",
+        "bands": f"ceil_div(p, {mainloop.rows})",
     }
 
 
@@ -246,8 +174,6 @@ def _blocks(mainloop: DirectMainloop, lanes: int) -> str:
         return f"ceil_div(ceil_div(n * p * q, {mainloop.pixels}) * k, {mainloop.threads})"
     tiles = _tiles(mainloop, lanes)
     strips = f"n * {tiles['bands']} * {tiles['strips']}"
-    if mainloop.strips:
-        return f"{strips} * {tiles['channel_tiles']}"
     return f"ceil_div({strips}, {mainloop.threads // lanes}) * {tiles['channel_tiles']}"
 
 
@@ -294,9 +220,7 @@ def _reasons(spec: Conv2dSpec) -> Iterator[Reason]:
         yield Reason("zero_point", "zero_point", spec.zero_point, "none for floating-point types")
 
 
-def _sequence(
-    spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tuple[Step, ...], lanes: int, shared_bytes: int
-) -> LaunchSequence:
+def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tuple[Step, ...], lanes: int) -> LaunchSequence:
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     fixed = fixed_parameters(spec)
     read = arguments_of(steps)
@@ -320,7 +244,6 @@ def _sequence(
         grid=(Formula(_blocks(mainloop, lanes)), Formula("1"), Formula("1")),
         block=(mainloop.threads, 1, 1),
         arguments=tuple(argument.name for argument in arguments),
-        dynamic_shared_bytes=Formula(str(shared_bytes)),
         programmatic=spec.early_launch,
     )
     results = f"(n * p * q + {mainloop.pixels}) * k"

@@ -119,16 +119,11 @@ def _direct(plan: DirectPlan) -> tuple[tuple[str, str], ...]:
 
 def _depthwise(plan: DirectPlan) -> tuple[tuple[str, str], ...]:
     rows = f"{plan.rows} rows of " if plan.rows > 1 else ""
-    if plan.strips:
-        lines_x, columns_x = plan.tile_x
-        x = f"{lines_x} rows of {columns_x} pixels to shared memory, {plan.dynamic_shared_bytes:,} bytes, zeros outside of the image"
-    else:
-        x = f"vectors of {plan.channels} channels, read once for all taps of a row of the filter; zeros outside of the image"
     lines = [
         ("a thread", f"{rows}{plan.pixels} consecutive pixels of {plan.channels} neighbouring channels, summed up in registers"),
         ("threads", f"{plan.threads} in a block, {plan.lanes} side by side along the channels; the others have further pixels, then rows"),
         ("filter", f"vectors of {plan.channels} channels, read once for all pixels of a thread"),
-        ("x", x),
+        ("x", f"vectors of {plan.channels} channels, read once for all taps of a row of the filter; zeros outside of the image"),
         ("unrolling", "all loops, over the taps of the filter and the pixels of a thread"),
     ]
     if plan.spec.early_launch:

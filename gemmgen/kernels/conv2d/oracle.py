@@ -207,15 +207,6 @@ def _depthwise_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
     """Cases for threads with several channels: edges of a thread's strip, of a block's channels and pixels, and of the image."""
     vector, tile, strips = plan.channels, plan.channels * plan.lanes, plan.threads // plan.lanes
     wide = {"h": plan.rows, "w": plan.pixels}
-    if plan.strips:
-        high, long = plan.rows * plan.bands, plan.pixels * plan.strips
-        edges = {
-            "a block": {"n": 1, "c": tile, "h": high, "w": long, "padding": 1},
-            "one below a block": {"n": 2, "c": tile, "h": max(high - 1, 1), "w": max(long - 1, 1), "padding": 1},
-            "one above a block": {"n": 2, "c": tile, "h": high + 1, "w": long + 1, "padding": 1},
-        }
-    else:
-        edges = {}
     shapes = {
         "one pixel": {"n": 1, "c": vector, "h": 1, "w": 1, "padding": 1},
         "one strip": {"n": 1, "c": tile, **wide, "padding": 1},
@@ -227,7 +218,6 @@ def _depthwise_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
         "uneven padding": {"n": 1, "c": vector, "h": 6, "w": 9, "padding_h": 0, "padding_w": 2},
         "several blocks": {"n": 5, "c": 2 * tile, "h": 7, "w": strips // 4 + 3, "padding": 1},
         "images of one pixel": {"n": strips + 1, "c": vector, "h": 1, "w": 1, "padding": 1},
-        **edges,
     }
     return {name: {"k": shape["c"], "r": 3, "s": 3, **shape} for name, shape in shapes.items()}
 

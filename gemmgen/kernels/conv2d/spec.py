@@ -122,9 +122,6 @@ class DirectMainloop(SpecModel):
     ``groups`` equal to c and k, in NHWC, with r, s, strides and dilations known. A tap's channels are one vector of x."""
     rows: Annotated[int, Field(ge=1, le=16, strict=True), LATER] = 1
     """Rows of pixels that a thread computes, with ``channels``: filter taps above each other share the pixels that were read."""
-    strips: Annotated[int, Field(ge=0, le=64, strict=True), LATER] = 0
-    """Strips of ``pixels`` side by side in a block, with ``channels``: the pixels of x under all taps of the block are copied to shared
-    memory first. 0: each thread reads those that it needs."""
     unroll: Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "auto"
     """Unrolling of the loop over the input channels of a filter tap; ``auto`` leaves it to the compiler."""
 

@@ -48,8 +48,6 @@ def _spec(of: str, to: str, mainloop: dict[str, Any], fields: dict[str, Any]) ->
     return {"kind": "conv2d", "architecture": "sm_80", "mainloop": mainloop, "store": "direct", **layers, **fields}
 
 
-SHARED = {"channels": 4, "rows": 3, "strips": 2, "threads": 96}
-"""Blocks of 2 strips side by side whose pixels lie in shared memory."""
 COMBINATIONS = {
     "float16 with residual": depthwise("f16", "f16", bias="f32", residual=True, activation={"op": "relu"}),
     "bfloat16 to float32, stride 2": depthwise("bf16", "f32", {"rows": 2, "pixels": 2}, convolution=window(stride=2)),
@@ -58,11 +56,7 @@ COMBINATIONS = {
     "exact sums": depthwise("s8", "s32", {"channels": 4, "rows": 4}, alpha="one", gamma="one", residual=True),
     "a factor for each channel": depthwise("s8", "s8", alpha="channel", epilogue=[{"op": "bias", "per": "channel"}]),
     "launched early": depthwise("f16", "f16", architecture="sm_90", early_launch=True, convolution=window(c=24, k=24)),
-    "shared, stride 2": depthwise("f16", "f16", SHARED, bias="f32", convolution=window(stride=2, c=56, k=56)),
-    "shared, 5 x 3, dilation 2": depthwise(
-        "bf16", "f32", SHARED | {"channels": 2, "strips": 3}, convolution=window(5, 3, 1, 2, c=24, k=24)
-    ),
-    "shared, a zero point": depthwise("s8", "s8", SHARED | {"rows": 2}, zero_point="argument", convolution=window(c=36, k=36)),
+    "eight rows, stride 2": depthwise("f16", "f16", {"rows": 8, "channels": 2}, convolution=window(stride=2), bias="f32"),
     "groups of 4": grouped("f16", "f16", 72, 18, bias="f32", activation={"op": "relu"}),
     "groups of 32 with residual": grouped("bf16", "bf16", 64, 2, residual=True, alpha="one"),
     "groups of 24, stride 2": grouped("f16", "f32", 48, 2, {"parts": 1}, window={"stride": 2}),
@@ -97,10 +91,6 @@ MUTANTS = {
         "(left + u) <= static_cast<unsigned>(w)",
     ),
     "a row outside of the image": ("float16 with residual", "(y_at) < static_cast", "(y_at) <= static_cast"),
-    "a shared column outside of the image": ("shared, stride 2", "x_at < w &&", "x_at <= w &&"),
-    "a shared row above the image": ("shared, stride 2", "y_at >= 0 &&", "y_at >= -1 &&"),
-    "a strip of the next band": ("shared, stride 2", "/ kLanes % kStrips", "/ kLanes"),
-    "no wait for shared pixels": ("shared, a zero point", "copy_async_wait<0>();", ""),
     "a row too many": ("bfloat16 to float32, stride 2", "row + a >= p", "row + a > p"),
     "a stride for a dilation": ("two channels, 5 x 5, dilation 2", "reach % kDilationH", "reach % kStrideH"),
     "a pixel of the next tile": ("groups of 4", "column >= q", "column > q"),

@@ -16,6 +16,10 @@ from gemmgen.hardware.target import device
         ("reduction:1503,258,1,l2_norm,bf16", 32, 2, 8),  # small: rows begin at vectors of two
         ("reduction:5014,670,1,mean_variance,bf16", 16, 8, 8),
         ("reduction:4304,4994,1,l2_norm,f16", 32, 8, 4),  # eight loads would leave half of the last turn empty
+        ("reduction:5880,7024,1,max,bf16", 128, 8, 8),  # all of a row in one turn
+        ("reduction:2871,6793,1,l2_norm,f32", 256, 4, 8),
+        ("reduction:1200,5000,1,sum,bf16", 128, 8, 8),
+        ("reduction:2048,1000,1,mean_variance,f32", 32, 4, 4),
         ("reduction:2048,1000,1,sum,f32", 32, 4, 8),
         ("reduction:700,2500,1,min,f32", 128, 4, 8),  # a warp for each row would leave the memory idle
         ("reduction:116,72336,1,mean,f16", 512, 8, 8),  # one block with much in flight, no blocks that meet
