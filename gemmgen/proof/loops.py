@@ -376,15 +376,20 @@ def _joined(runner: Runner, header: int, back: Sequence[Edge]) -> tuple[tuple[Co
 
 
 def _conditions(term: z3.ExprRef) -> list[z3.BoolRef]:
-    """The conditions of all choices in a term."""
-    conjuncts: list[z3.BoolRef] = []
+    """The conditions of all choices in a term, each once."""
+    found: dict[int, z3.BoolRef] = {}
+    seen: set[int] = set()
     pending: list[z3.ExprRef] = [term]
     while pending:
         part = pending.pop()
+        if part.get_id() in seen:
+            continue
+        seen.add(part.get_id())
+        children = part.children()
         if part.decl().kind() == z3.Z3_OP_ITE:
-            conjuncts.append(part.children()[0])
-        pending += part.children()
-    return conjuncts
+            found.setdefault(children[0].get_id(), children[0])
+        pending += children
+    return list(found.values())
 
 
 def _compared(condition: z3.BoolRef) -> Iterable[tuple[z3.ArithRef, z3.ArithRef]]:
