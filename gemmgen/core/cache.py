@@ -21,12 +21,14 @@ import os
 import re
 import reprlib
 import shutil
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from gemmgen.core.private_files import (
     NotPrivateError,
@@ -85,18 +87,26 @@ def default_directory() -> Path:
     """GEMMGEN_CACHE_DIR if set, else the per-user cache directory of the platform."""
     if override := os.environ.get(DIRECTORY_VARIABLE):
         return Path(override)
-    import platformdirs  # here, because it is not needed when the directory is given
-
-    return Path(platformdirs.user_cache_dir("gemmgen", appauthor=False))
+    return _user_directory("cache")
 
 
 def default_key_file() -> Path:
     """GEMMGEN_CACHE_KEY if set, else a file in the per-user data directory of the platform; never inside a cache."""
     if override := os.environ.get(KEY_VARIABLE):
         return Path(os.path.abspath(override))
-    import platformdirs  # here, because it is not needed when the file is given
+    return _user_directory("data") / "cache.key"
 
-    return Path(platformdirs.user_data_dir("gemmgen", appauthor=False)) / "cache.key"
+
+def _user_directory(kind: Literal["cache", "data"]) -> Path:
+    """The package's folder among a user's caches or data, as platformdirs has it, whose import takes longer than all else here."""
+    if sys.platform == "linux":
+        variable, usual = {"cache": ("XDG_CACHE_HOME", "~/.cache"), "data": ("XDG_DATA_HOME", "~/.local/share")}[kind]
+        named = os.environ.get(variable, "")
+        return Path(named if named.strip() else os.path.expanduser(usual)) / "gemmgen"
+    import platformdirs
+
+    find = platformdirs.user_cache_dir if kind == "cache" else platformdirs.user_data_dir
+    return Path(find("gemmgen", appauthor=False))
 
 
 def default_limit_bytes() -> int:

@@ -13,6 +13,7 @@ import tracemalloc
 import warnings
 from pathlib import Path
 
+import platformdirs
 import pytest
 from waiting import PATIENCE
 
@@ -316,3 +317,16 @@ def test_a_limit_that_is_no_size_is_a_warning(monkeypatch, text):
     with pytest.warns(CacheWarning, match=text[:4]) as told:
         assert default_limit_bytes() == 2**30
     assert len(str(told[0].message)) < 200
+
+
+@pytest.mark.parametrize("kind", ["cache", "data"])
+@pytest.mark.parametrize("named", ["", "/elsewhere"])
+def test_directories_are_those_of_platformdirs(kind, named, monkeypatch):
+    monkeypatch.delenv("GEMMGEN_CACHE_DIR", raising=False)
+    monkeypatch.delenv("GEMMGEN_CACHE_KEY", raising=False)
+    for variable in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(variable, named)
+    if kind == "cache":
+        assert str(cache_module.default_directory()) == platformdirs.user_cache_dir("gemmgen", appauthor=False)
+    else:
+        assert str(cache_module.default_key_file().parent) == platformdirs.user_data_dir("gemmgen", appauthor=False)

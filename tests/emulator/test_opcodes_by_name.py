@@ -7,6 +7,7 @@ import pytest
 
 from gemmgen import emulator
 from gemmgen.emulator import Texture
+from gemmgen.emulator.instructions import registry
 
 from .helpers import wrap_ptx
 
@@ -142,3 +143,10 @@ def test_wmma_stores_what_it_loads():
     )
     emulator.launch(text, grid=1, block=32, args=[matrix, out])
     np.testing.assert_array_equal(out, matrix.T)
+
+
+@pytest.mark.parametrize("opcode", registry.LATER)
+def test_opcodes_that_are_imported_late_have_all_their_handlers_there(opcode):
+    """A handler in another file would be asked first or last depending on what ran before."""
+    files = {handler.__module__.rpartition(".")[2] for handler in registry.handlers(opcode)}
+    assert files == set(registry.LATER[opcode])

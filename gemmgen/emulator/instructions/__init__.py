@@ -1,4 +1,4 @@
-"""One handler an instruction, in files by concern; importing this package fills the table.
+"""One handler an instruction, in files by concern; importing this package fills the table, but for `registry.LATER`.
 
 A new opcode also needs its modifiers in `forms.py`, and its name in `blocks.py` if lanes wait for each other at it.
 """
@@ -20,30 +20,17 @@ for _concern in (
     "floating",
     "half",
     "integer",
-    "matrix",
     "mbarrier",
     "memory",
     "moves",
-    "multiply",
-    "double_product",
     "ordering",
     "packed",
     "runtime",
     "small_floats",
     "stochastic",
-    "tensor_maps",
-    "texture",
-    "video",
-    "tensor_memory",
-    "tensor_product",
     "warp",
-    "wgmma",
-    "wmma",
     # Forms for 128 bits, which are asked before the general ones.
     "wide",
-    "launch_control",
-    # The handlers over other meanings of arithmetic come last: they are asked first.
-    "over_field",
 ):
     import_module(f"{__name__}.{_concern}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.errors import UnknownInstruction
@@ -17,6 +18,19 @@ Handler = Callable[[Instruction, Binder], Operation]
 
 _Table = dict[str, list[tuple[Callable[[Instruction], bool], Handler]]]
 _TABLES: dict[str, _Table] = {"real": {}, "field": {}, "joined": {}, "tree": {}}
+_VIDEO = [f"{stem}{parts}" for stem in ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax") for parts in (2, 4)]
+LATER: dict[str, tuple[str, ...]] = {
+    "mma": ("multiply", "double_product"),
+    **dict.fromkeys(("ldmatrix", "stmatrix", "movmatrix"), ("matrix",)),
+    **dict.fromkeys(("tex", "tld4", "suld", "sust"), ("texture",)),
+    **dict.fromkeys(_VIDEO, ("video",)),
+    "tensormap": ("tensor_maps",),
+    "tcgen05": ("tensor_memory", "tensor_product"),
+    "wgmma": ("wgmma",),
+    "wmma": ("wmma",),
+    "clusterlaunchcontrol": ("launch_control",),
+}
+"""The files of opcodes that most kernels lack: they are imported with the first such instruction."""
 
 
 def instruction(*opcodes: str, when: Callable[[Instruction], bool] | None = None, table: str = "real") -> Callable[[Handler], Handler]:
@@ -36,6 +50,9 @@ def instruction(*opcodes: str, when: Callable[[Instruction], bool] | None = None
 def bind(inst: Instruction, binder: Binder) -> Operation:
     """The operation of an instruction, guard not included. Raises UnknownInstruction."""
     check_form(inst)
+    _complete(inst.opcode)
+    if not binder.arithmetic.is_real:
+        import_module("gemmgen.emulator.instructions.over_field")
     try:
         for table in binder.arithmetic.tables:
             for accepts, handler in _TABLES[table].get(inst.opcode, ()):
@@ -46,6 +63,11 @@ def bind(inst: Instruction, binder: Binder) -> Operation:
     raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
 
 
+def _complete(opcode: str) -> None:
+    for file in LATER.get(opcode, ()):
+        import_module(f"gemmgen.emulator.instructions.{file}")
+
+
 def misunderstood(inst: Instruction, error: Exception) -> UnknownInstruction:
     """The error for an instruction whose operands or modifiers a handler could not make sense of."""
     why = f" ({error})" if isinstance(error, ValueError | TypeError) else ""
@@ -54,9 +76,10 @@ def misunderstood(inst: Instruction, error: Exception) -> UnknownInstruction:
 
 def handlers(opcode: str) -> list[Handler]:
     """The handlers of an opcode, those of special forms first."""
+    _complete(opcode)
     return [handler for _, handler in _TABLES["real"].get(opcode, ())]
 
 
 def opcodes() -> list[str]:
     """All opcodes of PTX that have a handler; those of the emulator's own are no identifiers."""
-    return sorted(opcode for opcode in _TABLES["real"] if opcode.isidentifier())
+    return sorted(opcode for opcode in {*_TABLES["real"], *LATER} if opcode.isidentifier())
