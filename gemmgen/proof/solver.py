@@ -59,11 +59,18 @@ class Solver:
         """The answer to the question of whether the premises imply the goal."""
         return self._answer(premises, goal, milliseconds, True)
 
-    def proves(self, premises: Sequence[Condition], goal: Condition, milliseconds: int = FULL_MILLISECONDS) -> bool:
-        """True if the premises imply the goal; False also where that is not known."""
-        return self._answer(premises, goal, milliseconds, False).verdict == "proved"
+    def proves(
+        self, premises: Sequence[Condition], goal: Condition, milliseconds: int = FULL_MILLISECONDS, wide: Sequence[z3.BoolRef] = ()
+    ) -> bool:
+        """True if the premises imply the goal; False also where that is not known.
 
-    def _answer(self, premises: Sequence[Condition], goal: Condition, milliseconds: int, with_model: bool) -> Answer:
+        ``wide``: conditions for a first search for a counterexample, which then serves for similar questions as well.
+        """
+        return self._answer(premises, goal, milliseconds, False, wide).verdict == "proved"
+
+    def _answer(
+        self, premises: Sequence[Condition], goal: Condition, milliseconds: int, with_model: bool, wide: Sequence[z3.BoolRef] = ()
+    ) -> Answer:
         if goal is True:
             return Answer("proved")
         conditions = [node_of(condition) for premise in premises if (condition := as_condition(premise)) is not True]
@@ -80,6 +87,12 @@ class Solver:
             return Answer("proved")
         if not with_model and self._samples.refute(conditions, wanted):
             return Answer("refuted")
+        if wide:
+            possible = [node_of(each) for each in wide if self._comparisons.unproved(conditions, node_of(z3.Not(each)))]
+            result, solver = self._check([*conditions, *possible], wanted, QUICK_MILLISECONDS, True)
+            if result == z3.sat:
+                self._samples.add(solver.model(), [*conditions, wanted])
+                return Answer("refuted")
         linear = [condition for condition in conditions if not condition.nonlinear]
         attempts = [(conditions, milliseconds)]
         if len(linear) < len(conditions):
