@@ -211,8 +211,12 @@ class Peers:
                     if not name.startswith("inside"):
                         tensors[5] = alpha.data_ptr()
                 runs.append(self.api.launch(plan, tensors, shared))
-            found[name] = lambda index, runs=runs: runs[index](self.torch.cuda.current_stream().cuda_stream)
+            found[name] = self._on_current_stream(runs)
         return found
+
+    def _on_current_stream(self, runs: Sequence[Callable[[int], None]]) -> Callable[[int], None]:
+        """One of several calls, by its index, on torch's current stream."""
+        return lambda index: runs[index](self.torch.cuda.current_stream().cuda_stream)
 
     def by_torch(self) -> dict[str, Callable[[int], Any]]:
         """torch's convolution of floats."""
