@@ -239,8 +239,38 @@ def measure(torch: Any, chosen: Sequence[Case], until: float, explore: int) -> l
     return rows
 
 
+def report(rows: Sequence[Row], device: str, date: str) -> str:
+    """The tables as Markdown: means of the kinds, then the layers."""
+    lines = [
+        "# Convolutions beside cuDNN",
+        "",
+        f"float16 and bfloat16 layers by what `ops.conv2d` chooses, beside cuDNN as torch calls it on {device}, {date}:",
+        "`cudnn.benchmark` without a limit to the engines, for contiguous (NCHW) and for `channels_last` tensors;",
+        f"`python -m measurements.convolutions`, which had time for {len(rows)} of {len(CASES)} layers. Microseconds, medians of CUDA graphs",
+        "in turns, data beyond the L2 or several sets of it; no bias on either side. The ratio is the faster of torch's times over ours:",
+        "above 1, ours is faster. Each result was compared with torch's in float32 before. [drawn_convolutions.md](drawn_convolutions.md)",
+        "has cuDNN's fastest plans and int8.",
+        "",
+        "| kind | layers | ratio, geometric mean | least |",
+        "|---|---:|---:|---:|",
+    ]
+    for kind in (None, *dict.fromkeys(row.case.kind for row in rows), "depthwise and grouped"):
+        ratios = [row.ratio for row in rows if kind is None or row.case.kind in kind.split(" and ")]
+        if ratios:
+            lines.append(f"| {kind or 'all'} | {len(ratios)} | {geometric(ratios):.2f} | {min(ratios):.2f} |")
+    lines += ["", "Layers are n, c, h x w, k, filter, stride, groups.", ""]
+    lines += ["| kind | layer | type | kernel | ours | contiguous | channels_last | ratio |", "|---|---|---|---|---:|---:|---:|---:|"]
+    for row in rows:
+        case = row.case
+        layer = f"{case.n}, {case.c}, {case.h} x {case.w}, {case.k}, {case.r} x {case.s}, {case.stride}, {case.groups}"
+        kernel = "_".join(row.kernel.removeprefix("conv2d_").split("_")[:3])
+        times = f"{row.ours:.1f} | {row.contiguous:.1f} | {row.channels_last:.1f} | {row.ratio:.2f}"
+        lines.append(f"| {case.kind} | {layer} | {case.type} | `{kernel}` | {times} |")
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
-    """Lists, prepares or measures the cases."""
+    """Lists, prepares or measures the cases, or writes the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="cases of this kind alone")
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -248,7 +278,13 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="compile, and time nothing")
     parser.add_argument("--explore", type=int, default=0, metavar="N", help="time the N instances too that the model likes most")
     parser.add_argument("--list", action="store_true", help="print the cases")
+    parser.add_argument("--report", metavar="DEVICE", help="write convolutions.md from convolutions.json in --out")
     options = parser.parse_args()
+    if options.report:
+        found = json.loads((options.out / "convolutions.json").read_text("utf-8"))
+        rows = [Row(**{**row, "case": Case(**row["case"])}) for row in found]
+        (options.out / "convolutions.md").write_text(report(rows, options.report, time.strftime("%Y-%m-%d")), encoding="utf-8")
+        return
     begun = time.monotonic()
     chosen = [case for case in CASES if options.only in (None, case.kind)]
     if options.list:
