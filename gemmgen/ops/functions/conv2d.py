@@ -62,13 +62,13 @@ def conv2d(
 ) -> ArrayT:
     """Convolution of images, activation(alpha conv(x, w) + bias_scale bias + gamma residual), rounded and, for integers, saturated.
 
-    Hopper GPUs use tensor cores for one group of channels, or groups of multiples of 64 (of int8 128), strides up to 8 and filters whose
-    taps the Tensor Memory Accelerator reaches, if pixels are multiples of 16 bytes or integers are in NCHW32. Other GPUs use them for int8 in NCHW32, with one alpha and no zero
-    point, to int8, int32 or float32. From sm_80 on, 16-bit floats in NHWC use tensor cores, too: groups with a multiple of 16
-    output and 8 input channels each, groups of up to 128 channels with as many output as input channels, in multiples of 8
-    channels and two or more to a group, and one group with any number of channels. Depthwise layers with an even number of
-    channels use threads with vectors of channels. A slow kernel without tensor cores computes any other layer. Kernels of
-    the last three kinds are compiled for the layer at its first call.
+    Hopper GPUs use tensor cores for one group of channels, or groups of multiples of 64 (of int8 128), strides up to 8 and filters
+    whose taps the Tensor Memory Accelerator reaches, if pixels are multiples of 16 bytes or integers are in NCHW32. Other GPUs use them
+    for int8 in NCHW32, with one alpha and no zero point, to int8, int32 or float32. From sm_80 on, 16-bit floats in NHWC use tensor
+    cores, too: groups with a multiple of 16 output and 8 input channels each, groups of up to 128 channels with as many output as input
+    channels, in multiples of 8 channels and two or more to a group, and one group with any number of channels. Depthwise layers with an
+    even number of channels use threads with vectors of channels. A slow kernel without tensor cores computes any other layer. Kernels
+    of the last three kinds are compiled for the layer at its first call.
 
     Parameters
     ----------
