@@ -361,14 +361,16 @@ class Provenance:
         if self._after_its_loop(access, site):
             raise NotShown("a store that may come after the loop of its load")
         premises = self.premises(access, case)
-        key = (id(site), case.shift, case.at, threads.tobytes(), *self.key(premises))
-        if key not in self._carried_out:
-            self._shown_carried_out(site, case, threads, premises)
+        by_all = (id(site), case.shift, case.at, *self.key(premises))
+        key = (threads.tobytes(), *by_all)
+        if by_all not in self._carried_out and key not in self._carried_out:
+            for_all = self._shown_carried_out(site, case, threads, premises)
             self.kept.append((site, premises))
-            self._carried_out.add(key)
+            self._carried_out.add(by_all if for_all else key)
 
-    def _shown_carried_out(self, site: Site, case: Case, threads: Numbers, premises: Path) -> None:
-        store = site.access
+    def _shown_carried_out(self, site: Site, case: Case, threads: Numbers, premises: Path) -> bool:
+        """True if the store of every thread is carried out, not only that of these."""
+        store, for_all = site.access, True
         guards = None if site.turn is not None else self._lifter.guards(store.block, store.path)  # ways out of loops say nothing
         conditions: list[Condition] = list(store.path if guards is None else guards)
         if site.turn is not None:
@@ -389,12 +391,15 @@ class Provenance:
                     values = np.zeros(self._threads, dtype=np.int64)
                 if not values[threads].all():
                     self._all_threads_come(condition, site, case, premises)
+                elif not values.all():
+                    for_all = False
                 continue
             wanted = condition
             if site.turn is not None:
                 wanted = z3.substitute(condition, (site.turn, self.turn_of(site.turn, case)))
             if not self.proves(premises, wanted):
                 raise NotShown("a store that is not carried out in every turn")
+        return for_all
 
     def _all_threads_come(self, condition: z3.BoolRef, site: Site, case: Case, premises: Path) -> None:
         """A condition of a store holds for any thread."""
