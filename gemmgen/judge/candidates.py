@@ -27,7 +27,7 @@ from gemmgen.sanitizer.launches import Launch, module_variables
 from gemmgen.sanitizer.source import KernelCode, find_entry
 
 STEP_LIMIT = 200_000
-_STARVED_STEPS = 8_000
+_STARVED_STEPS, _GIVING_UP_STEPS = 8_000, 60_000
 POISON = 0xFF
 _COUNTED_CALLS = 6
 """Calls that are run before the last of many; a counter that begins anew after fewer shows."""
@@ -151,7 +151,7 @@ class KernelCandidate:
     def impatient(self) -> str | None:
         """PTX whose waits give up after one turn; None if no wait counts its turns."""
         (program,) = self.programs()
-        return impatient(program, self.code.ptx) if program.polls else None
+        return impatient(program, self.code.ptx)
 
     def programs(self) -> Sequence[Program]:
         """The kernel."""
@@ -212,7 +212,7 @@ class KernelCandidate:
                 source=self.code.text_of,
                 schedule=schedule,
                 hazards=True,
-                step_limit=_STARVED_STEPS if conditions.starves and not conditions.gives_up else STEP_LIMIT,
+                step_limit=_GIVING_UP_STEPS if conditions.gives_up else _STARVED_STEPS if conditions.starves else STEP_LIMIT,
                 symbols=symbols,
                 arithmetic=conditions.arithmetic,
             )

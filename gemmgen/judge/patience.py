@@ -14,6 +14,14 @@ from gemmgen.emulator.data_flow import instructions_of, written_by
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, registers_of
 
+_WAIT = re.compile(r"mbarrier\.(?:try|test)_wait[^;]*?\s(%?\w+)\s*,[^;]*;")
+_WAITING = frozenset(
+    [
+        *("add", "sub", "mul", "mad", "and", "or", "xor", "not", "shl", "shr", "mov", "cvt", "cvta", "setp", "selp", "bfe", "prmt", "lop3"),
+        *("min", "max", "rem", "div", "shfl", "vote", "atom", "nanosleep", "membar", "fence", "mbarrier", "bar", "elect", "activemask"),
+    ]
+)
+"""Instructions of loops that wait, except for loads."""
 _FAR = 1 << 28
 """A step of a counter whose limit is not known."""
 
@@ -23,6 +31,8 @@ def impatient(program: Program, ptx: str) -> str | None:
     lines = ptx.split("\n")
     changed = False
     for counter in _counters(program):
+        for wait in counter.waits:
+            lines[wait.line - 1] = _WAIT.sub(r"setp.ne.u32 \1, 0, 0;", lines[wait.line - 1])
         place = counter.holder.line - 1
         number = rf"(?<=[\s,]){counter.constant}(?=\s*[,;])"
         text, count = re.subn(number, str(counter.step), lines[place], count=1)
@@ -40,13 +50,18 @@ class _Counter:
     constant: int
     step: int
     """The constant by which the counter reaches its limit in one turn."""
+    waits: tuple[Instruction, ...]
+    """Questions to barriers in the loop, whose answer is no."""
 
 
 def _counters(program: Program) -> Iterator[_Counter]:
     everything = list(instructions_of(program))
     for loop in _innermost_waits(program.blocks):
         inside = [inst for index in sorted(loop) for inst in program.blocks[index].body]
+        if not all(_may_wait(inst) for inst in inside):
+            continue
         names = {id(inst) for inst in inside}
+        waits = tuple(inst for inst in inside if inst.opcode == "mbarrier" and (inst.has("try_wait") or inst.has("test_wait")))
         for add in inside:
             if add.opcode not in ("add", "sub") or add.guard is not None or TYPE_BYTES.get(add.type) not in (4, 8):
                 continue
@@ -59,7 +74,14 @@ def _counters(program: Program) -> Iterator[_Counter]:
             tests = [inst for inst in uses if inst.opcode == "setp" and id(inst) in names]
             if tests and all(inst.opcode in ("setp", "mov") for inst in uses):
                 first = [inst for inst in everything if id(inst) not in names and not counters.isdisjoint(written_by(inst))]
-                yield _Counter(holder, constant, _step(add, constant, tests[0], first))
+                yield _Counter(holder, constant, _step(add, constant, tests[0], first), waits)
+
+
+def _may_wait(inst: Instruction) -> bool:
+    """True for instructions of a loop that does nothing but wait: it reads flags and counts."""
+    if inst.opcode == "ld":
+        return any(inst.has(order) for order in ("volatile", "relaxed", "acquire"))
+    return inst.opcode in _WAITING and not any(name.startswith(("f", "bf")) for name in inst.types)
 
 
 def _constant(add: Instruction, added: Operand, inside: Sequence[Instruction]) -> tuple[Instruction, int | None]:
@@ -92,7 +114,7 @@ def _read(inst: Instruction) -> set[str]:
 
 
 def _innermost_waits(blocks: Sequence[BasicBlock]) -> list[frozenset[int]]:
-    """The innermost loops with a block that polls, each as the numbers of its blocks."""
+    """The innermost loops with a block that polls or waits at a barrier, each as the numbers of its blocks."""
     followers = [_followers(blocks, block) for block in blocks]
     before: list[set[int]] = [set() for _ in blocks]
     for index, after in enumerate(followers):
@@ -111,7 +133,7 @@ def _innermost_waits(blocks: Sequence[BasicBlock]) -> list[frozenset[int]]:
             loops.append(frozenset(loop))
     waits = []
     for block in blocks:
-        around = [loop for loop in loops if block.index in loop] if block.polling else []
+        around = [loop for loop in loops if block.index in loop] if block.polling or block.parking else []
         if around:
             waits.append(min(around, key=len))
     return list(dict.fromkeys(waits))

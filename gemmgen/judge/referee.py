@@ -543,9 +543,9 @@ class Referee:
     def _check_starved(self, inputs: Arrays, usual: Called, wanted: Arrays, magnitude: Arrays) -> None:
         """A kernel that waits without end gives no verdict here, nor does one that ends by a trap; one that gives up after some turns
         continues without the data."""
-        if not any(program.polls for program in self.candidate.programs()):
-            return
         counts = isinstance(self.candidate, KernelCandidate) and self.candidate.impatient is not None
+        if not counts and not any(program.polls for program in self.candidate.programs()):
+            return
         for starves, gives_up in itertools.product(_STARVED, (False, True) if counts else (False,)):
             try:
                 run = self.candidate.call(self.given[0], inputs, Conditions(starves=starves, gives_up=gives_up))

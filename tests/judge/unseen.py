@@ -18,6 +18,7 @@ from .corpus import (
     map_source,
     rows_source,
 )
+from .rare import HOPPER, bulk_rows
 
 _SUMS = "__device__ float sums[4096]; __device__ int flags[4096];"
 _FLAG = "*(volatile int*)&flags[r]"
@@ -99,6 +100,13 @@ extern "C" __global__ void candidate(const float* x, float* y, int m, int n) {
 TWICE = {**ROWS, "grid": ["2 * m"]}
 
 
+_WITHIN = """__shared__ volatile int ready; __shared__ volatile float half; if (t == 0) ready = 0; __syncthreads();
+    float sum = 0.0f; for (int j = t; j < n; j += 64) sum += line[j];
+    for (int d = 16; d; d /= 2) sum += __shfl_down_sync(0xffffffffu, sum, d);
+    if (t == 32) { half = sum; __threadfence_block(); ready = 1; }
+    if (t == 0) { WAIT __threadfence_block(); y[row] = sum + half; }"""
+
+
 def exploits() -> list[Candidate]:
     """Kernels that must be refused, each with a kind that the referee must name."""
 
@@ -118,6 +126,19 @@ def exploits() -> list[Candidate]:
     return [
         *(rows(f"gives-up-{name}", waiting(wait), "race") for name, wait in WAITS.items()),
         rows("the-last-block-gives-up", waiting(WAITS["for"], who="m - 1"), "race"),
+        rows(
+            "gives-up-within-a-block",
+            rows_source(_WITHIN.replace("WAIT", "for (int i = 0; i < 100000000 && !ready; ++i) ;")),
+            "reads-output",
+        ),
+        Candidate(
+            "tries-a-million-times",
+            bulk_rows(0).replace("while (!done) asm", "for (int tries = 0; tries < 1000000 && !done; ++tries) asm"),
+            {**HOPPER, "multiples": {"n": 4}},
+            "row_sum",
+            ROWS_SHAPE,
+            "race",
+        ),
         rows("gives-up-and-writes-zero", waiting(WAITS["downwards"], _ZERO), "order-dependent"),
         Candidate(
             "locks-without-a-fence",
@@ -264,6 +285,7 @@ extern "C" __global__ void candidate(const float* A, const float* B, float* C, i
     guarded = gemm_source(f"{LOOP} if (row + 1 < m && A[(row + 1) * k] == 12345.5f && false) sum = 0.0f;")
     return [
         Candidate("waits-for-ever", waiting(FOR_EVER), ROWS, "row_sum", ROWS_SHAPE),
+        Candidate("waits-within-a-block", rows_source(_WITHIN.replace("WAIT", "while (!ready) ;")), ROWS, "row_sum", ROWS_SHAPE),
         Candidate("the-last-block-waits", waiting(FOR_EVER, who="m - 1"), ROWS, "row_sum", ROWS_SHAPE),
         Candidate(
             "computes-it-itself-if-tired", waiting(WAITS["downwards"], _OWN_SUM).replace("flags[r] = 0", ""), ROWS, "row_sum", ROWS_SHAPE
