@@ -136,7 +136,7 @@ def assumed_apart(sequence: LaunchSequence) -> tuple[str, ...]:
 class Contract:
     """All facts that hold when one launch of a sequence runs. Raises ``Inexpressible``."""
 
-    def __init__(self, sequence: LaunchSequence, launch: KernelLaunch) -> None:
+    def __init__(self, sequence: LaunchSequence, launch: KernelLaunch, most_blocks: int = MAX_BLOCKS) -> None:
         self.launch = launch
         self._given = [name for each in sequence.launches for name in each.arguments]
         self.facts: list[z3.BoolRef] = []
@@ -171,7 +171,7 @@ class Contract:
             product = factors[0]
             for factor in factors[1:]:
                 product = product * factor
-            self.facts.append(product <= min(limit, MAX_BLOCKS))
+            self.facts.append(product <= min(limit, most_blocks))
         self._tighten()
 
     def _in_minimum(self, formula: Formula) -> list[z3.ArithRef]:

@@ -79,7 +79,8 @@ def run_loop(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, p
     names |= COUNTERS
     kept = {name: value for name, value in state.items() if name.removeprefix(DATA) not in names or isinstance(value, Value)}
     carried = {name: value for name, value in kept.items() if name in names and isinstance(value, Value)}
-    unrolled = _unroll(known, flow, runner, header, path, state) if any(value.constant is not None for value in carried.values()) else None
+    counted = any(value.constant is not None for value in carried.values()) or any(isinstance(state.get(name), bool) for name in names)
+    unrolled = _unroll(known, flow, runner, header, path, state) if counted else None
     if unrolled is not None:
         return unrolled
     loop = _Loop(known, flow, runner, header, path, kept, carried)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 import z3
 
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.formulas import Formula
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
@@ -31,6 +34,7 @@ from gemmgen.proof.semantics import _ARITHMETIC, _special
 from gemmgen.proof.solver import Solver
 from gemmgen.proof.symbols import Content, Expression, signed
 from gemmgen.proof.tensor_memory import follow_tensor_memory, uses_tensor_memory
+from gemmgen.proof.tiles import ended_early, one_tile
 from gemmgen.proof.values import Value, as_term, constant
 
 MOST = (1 << 31) - 1
@@ -88,17 +92,24 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
     accesses: Sequence[Access] | None = ()
     lifter: Lifter | None = None
-    if ring.direct and uses_tensor_memory(function):
-        accesses = None
-        for name in ("memory", "once"):
-            why = "results that threads store in a loop over tiles are not followed"
-            ring.found.note(name, "direct", False, why, next(iter(ring.direct.values())))
-    elif ring.direct:
-        lifter = note_direct_accesses(ring.found, module, function, contract, solver, list(ring.direct.values()), sent)
+    why_incomplete = "once and progress must be proved first"
+    direct = list(ring.direct.values())
+    if direct and uses_tensor_memory(function):
+        # A sound verdict on one turn for each tile is one on a loop over tiles. Whether all tiles have turns is not asked.
+        accesses, why_incomplete = None, "results that threads store in a loop over tiles are not followed"
+        lifted, of_tile = ended_early(function, direct), _of_tiles(sequence, launch, runner, known, in_range)
+        turn = None if of_tile is None else one_tile(lifted, direct)
+        if of_tile is None or turn is None:
+            for name in ("memory", "once"):
+                ring.found.note(name, "direct", False, why_incomplete, direct[0])
+        else:
+            note_direct_accesses(ring.found, module, turn, of_tile, solver, direct, sent)
+    elif direct:
+        lifter = note_direct_accesses(ring.found, module, function, contract, solver, direct, sent)
         accesses = None if lifter is None else lifter.known.lifted.accesses
     found = {name: _verdict(name, ring.found) for name in PROPERTIES}
     ready = found["once"].holds and found["progress"].holds
-    missing = Verdict("complete", unproved=["once and progress must be proved first"])
+    missing = Verdict("complete", unproved=[why_incomplete])
     found["complete"] = _complete(ring, runner, lifter, sequence, known, in_range) if ready and accesses is not None else missing
     if any(array.workspace for array in contract.arrays.values()):
         fetched = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.fetched_maps}
@@ -115,6 +126,33 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         missing = Verdict("coverage", unproved=["memory, races and progress must be proved first"])
         found["coverage"] = _coverage(ring, product, known) if ready else missing
     return found
+
+
+def _of_tiles(
+    sequence: LaunchSequence, launch: KernelLaunch, runner: Runner, known: Knowledge, in_range: Callable[[Step], bool]
+) -> Contract | None:
+    """The contract of a grid with a block for each tile, if the blocks of a persistent grid have each tile below their number once."""
+    tree = launch.grid[0].tree
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.func.id != "min" or len(tree.args) != 2:
+        return None
+    if any(str(formula) != "1" for formula in launch.grid[1:]):
+        return None
+    tiles = Formula(ast.unparse(tree.args[0]))
+    one_each = replace(launch, grid=(tiles, *launch.grid[1:]))
+    index, grid = Expression("%ctaid.x"), Expression("%nctaid.x")
+    counters = {step.counter for step in runner.steps if step.counter is not None and step.counter.mentions(index)}
+    if len(counters) != 1:
+        return None
+    (counter,) = counters
+    if len(counter.arguments) != 3 or {*counter.arguments[:2]} != {index, grid}:
+        return None
+    named = [step for step in runner.steps if step.counter == counter]
+    apart = all(step.step == grid or (not step.grows and step.step == index) for step in named)
+    limit = _value(counter.arguments[2], known)
+    contract = Contract(sequence, one_each, MOST)
+    if not apart or limit is None or limit.base or not all(in_range(step) for step in named if step.outcome):
+        return None
+    return contract if known.proves((), limit.z3 <= contract.grid[0]) else None
 
 
 def _handover(contract: Contract, accesses: Sequence[Access], sent: Collection[str], fetched: Collection[str]) -> Verdict:

@@ -371,19 +371,23 @@ def uniform_comparison(known: Knowledge, instruction: Instruction) -> Condition 
 
 
 def _logic(known: Knowledge, instruction: Instruction, state: State) -> Condition | None:
-    parts = [as_condition(_predicate(known, operand, state)) for operand in instruction.operands[1:]]
+    conditions = [_predicate(known, operand, state) for operand in instruction.operands[1:]]
+    parts = [as_condition(condition) for condition in conditions]
+    found: Condition | None = None
     match instruction.opcode:
         case "and":
-            return z3.And(*parts)
+            found = z3.And(*parts)
         case "or":
-            return z3.Or(*parts)
+            found = z3.Or(*parts)
         case "xor":
-            return z3.Xor(parts[0], parts[1])
+            found = z3.Xor(parts[0], parts[1])
         case "not":
-            return z3.Not(parts[0])
+            found = negation(conditions[0])
         case "mov":
-            return parts[0]
-    return None
+            found = conditions[0]
+    if found is not None and not isinstance(found, bool) and all(isinstance(condition, bool) for condition in conditions):
+        return z3.is_true(z3.simplify(found))
+    return found
 
 
 def _conversion(known: Knowledge, instruction: Instruction, path: Path, state: State) -> Value | None:

@@ -62,6 +62,9 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
     if threads * sum(store.count for store in stores) > MAX_ELEMENTS:
         return None
     terms: set[int] = set()
+    allowed = [_allowed(store, digits, threads) for store in stores]
+    if not all(here.any() for here in allowed):
+        return None
     places: list[list[Numbers]] = [[] for _ in stores]
     known: dict[int, Numbers] = {}
     for axis in range(len(stores[0].indices)):
@@ -74,8 +77,9 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
             place.append(total)
         assert outer is not None
         last = axis == len(stores[0].indices) - 1
-        low = min(int(place[axis].min()) for place in places)
-        high = max(int(place[axis].max()) + (store.count - 1 if last else 0) for store, place in zip(stores, places, strict=True))
+        low = min(int(place[axis][here].min()) for place, here in zip(places, allowed, strict=True))
+        ends = zip(stores, places, allowed, strict=True)
+        high = max(int(place[axis][here].max()) + (store.count - 1 if last else 0) for store, place, here in ends)
         numbers = _told(polynomials, outer, high - low + 1, digits)
         if numbers is None:
             return None
@@ -93,9 +97,8 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
         return None
     owners: dict[tuple[int, ...], tuple[int, list[int]]] = {}
     for number, (store, place) in enumerate(zip(stores, places, strict=True)):
-        stores_here = _allowed(store, digits, threads)
         for thread, (*rows, column) in enumerate(zip(*[axis.tolist() for axis in place], strict=True)):
-            if not stores_here[thread]:
+            if not allowed[number][thread]:
                 continue
             for step in range(store.count):
                 owner, before = owners.setdefault((*rows, column + step), (thread, []))
@@ -121,7 +124,7 @@ def _split(
     return outer, total
 
 
-def _allowed(store: Stored, digits: Digits, threads: int) -> list[bool]:
+def _allowed(store: Stored, digits: Digits, threads: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
     """The threads that a store's conditions on the thread alone let through."""
     allowed = np.ones(threads, dtype=np.bool_)
     for condition in conjuncts(store.path):
@@ -129,7 +132,7 @@ def _allowed(store: Stored, digits: Digits, threads: int) -> list[bool]:
             allowed &= np.broadcast_to(evaluate(as_condition(condition), digits.threads) != 0, threads)
         except NotEnumerable:
             continue
-    return [bool(here) for here in allowed]
+    return allowed
 
 
 def _told(polynomials: Polynomials, outer: Mapping[Monomial, int], width: int, digits: Digits) -> set[int] | None:
