@@ -87,6 +87,8 @@ MAX_FEW_ROWS = 32
 MAX_NEAR_ELEMENTS = 1 << 19
 MAX_FEW_COLUMNS = 96
 MAX_SMALL_PRODUCTS = 1 << 24
+MAX_SHALLOW = 24
+"""Depth up to which writing C takes longer than multiplying."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def class_of(m: int, n: int, k: int) -> ShapeClass:
         return "few_rows_near" if n * k <= MAX_NEAR_ELEMENTS else "few_rows"
     if n <= MAX_FEW_COLUMNS < m:
         return "few_columns"
-    return "small" if m * n * k <= MAX_SMALL_PRODUCTS else "large"
+    return "small" if m * n * k <= MAX_SMALL_PRODUCTS or k <= MAX_SHALLOW else "large"
 
 
 _PACKED: tuple[Candidate, ...] = (("micro_kernels/avx512_12x32", _DEPTH), ("micro_kernels/avx2_6x16", _DEPTH))

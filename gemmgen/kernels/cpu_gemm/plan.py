@@ -32,7 +32,7 @@ MAX_LAUNCH_THREADS = 1024
 MAX_PACKED_FLOATS = 1 << 27
 """Floats of packed operands that one thread may need: half a gigabyte."""
 CHAINS = 8
-"""Sums that have to be worked on at the same time, so that none waits for its last addition: two a cycle, each of four cycles."""
+"""Vectors of the widest tiles: sums that have to be worked on at the same time, two a cycle, each of four cycles."""
 MAX_FITTED_ROWS = 16
 SPARE_FLOATS = 64
 """Beyond the last panel of a packed operand, where the last square that is turned may write."""
@@ -104,7 +104,7 @@ class Reach:
     """Elements beyond which one to four rows read it line by line."""
 
 
-REACHES: Mapping[int, Reach] = {8: Reach(1 << 13, 24, 1 << 20, 1 << 17), 16: Reach(1 << 15, 128, 1 << 23, 1 << 18)}
+REACHES: Mapping[int, Reach] = {8: Reach(1 << 14, 24, 1 << 20, 1 << 17), 16: Reach(1 << 15, 128, 1 << 23, 1 << 18)}
 """By the lanes of a vector."""
 
 
@@ -143,7 +143,9 @@ class BlockedPlan:
             return (self.tile_rows,) * self.tile_vectors
         sums, widest = self.tile_rows * self.tile_vectors, max(self.tile_vectors, CHAINS)
         high = [max(self.tile_rows, min(MAX_FITTED_ROWS, sums // vectors)) for vectors in range(1, self.tile_vectors + 1)]
-        return (*high, *(min(self.tile_rows, max(1, CHAINS // vectors)) for vectors in range(self.tile_vectors + 1, widest + 1)))
+        free = sums + self.tile_vectors
+        wide = (max(1, min(sums // vectors, (free - vectors) // vectors)) for vectors in range(self.tile_vectors + 1, widest + 1))
+        return (*high, *(min(self.tile_rows, rows) for rows in wide))
 
     @property
     def reach(self) -> Reach:
