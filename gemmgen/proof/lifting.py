@@ -88,11 +88,11 @@ class Lifter:
             relative = [conjunction(edge.path) for edge in edges]
         state = dict(edges[0].state)
         for condition, edge in zip(relative[1:], edges[1:], strict=True):
-            for name in [*state, *[name for name in edge.state if name.startswith(DATA) and name not in state]]:
-                if name in state and edge.state.get(name) is state[name]:
-                    continue
+            there = edge.state
+            differing = [name for name, content in state.items() if there.get(name) is not content]
+            for name in [*differing, *[name for name in there if name not in state and name.startswith(DATA)]]:
                 missing = UNKNOWN if name.startswith(DATA) else None
-                other, here = edge.state.get(name, missing), state.get(name, UNKNOWN)
+                other, here = there.get(name, missing), state.get(name, UNKNOWN)
                 merged = None if other is None else _either(condition, other, here)
                 if merged is None:
                     del state[name]

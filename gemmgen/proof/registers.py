@@ -6,7 +6,7 @@ If a register is written only where a predicate holds, the analysis keeps this f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Register, registers_of
@@ -33,7 +33,7 @@ class _Facts:
         """The facts on a path that is taken if a predicate holds."""
         return _Facts(self.always | {name for name, other in self.under if other == guard}, self.under, self.false | {_opposite(guard)})
 
-    def meet(self, other: _Facts, live: Collection[str]) -> _Facts:
+    def meet(self, other: _Facts, live: Container[str]) -> _Facts:
         """The facts where two paths meet. ``live`` holds the registers that are read later; predicates of others are dropped."""
         both = {pair for pair in self.under if other.has(*pair)} | {pair for pair in other.under if self.has(*pair)}
         for one, two in ((self, other), (other, self)):
@@ -84,28 +84,47 @@ def _at_entry(flow: ControlFlow) -> dict[int, _Facts | None]:
     return entry
 
 
-def _live(flow: ControlFlow) -> Mapping[int, Collection[str]]:
+@dataclass(frozen=True)
+class _Names:
+    """A set of registers as the bits of a number."""
+
+    bits: int
+    places: Mapping[str, int]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places and bool(self.bits >> self.places[str(name)] & 1)
+
+
+def _live(flow: ControlFlow) -> Mapping[int, Container[str]]:
     """Registers that may be read after the start of each basic block before they are written."""
-    uses: dict[int, set[str]] = {}
-    kills: dict[int, set[str]] = {}
+    places: dict[str, int] = {}
+
+    def bit(name: str) -> int:
+        return 1 << places.setdefault(name, len(places))
+
+    uses, kills = dict.fromkeys(flow.order, 0), dict.fromkeys(flow.order, 0)
     for block in flow.order:
-        uses[block], kills[block] = set(), set()
         for instruction in flow.blocks[block] if block != flow.end else ():
             read = {register.name for operand in instruction.operands for register in registers_of(operand)}
             targets = {register.name for register in written(instruction)}
             read |= set() if instruction.guard is None else {instruction.guard.name, *targets}
-            uses[block] |= read - kills[block]
-            kills[block] |= targets if instruction.guard is None else set()
-    live: dict[int, set[str]] = {block: set(uses[block]) for block in flow.order}
+            for name in read:
+                uses[block] |= bit(name) & ~kills[block]
+            for name in targets if instruction.guard is None else ():
+                kills[block] |= bit(name)
+    live = dict(uses)
+    order = sorted(flow.order, key=lambda number: -flow.order[number])
     changed = True
     while changed:
         changed = False
-        for block in sorted(flow.order, key=lambda number: -flow.order[number]):
-            after = set[str]().union(*[live[target] for target in (flow.successors[block] if block != flow.end else ())])
-            now = uses[block] | (after - kills[block])
-            if len(now) != len(live[block]):
+        for block in order:
+            after = 0
+            for target in flow.successors[block] if block != flow.end else ():
+                after |= live[target]
+            now = uses[block] | (after & ~kills[block])
+            if now != live[block]:
                 live[block], changed = now, True
-    return live
+    return {block: _Names(bits, places) for block, bits in live.items()}
 
 
 def _leads(flow: ControlFlow, block: int, facts: _Facts) -> Iterator[tuple[int, _Facts]]:
