@@ -1,8 +1,6 @@
 """Planted hazards of a persistent kernel with two sets of sums whose results leave through shared memory, with a count of uses instead of
 phases: its sound form is clean, each mistake is found."""
 
-
-
 from __future__ import annotations
 
 import numpy as np
