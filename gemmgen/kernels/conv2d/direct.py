@@ -39,8 +39,8 @@ LANE_BYTES = 64
 filter taps share their loads."""
 MAX_ALIGNMENT = 16
 """Bytes of the widest access."""
-MAX_UNROLLED = 2048
-"""Products of a channel that a thread's unrolled loops hold."""
+MAX_UNROLLED = 4096
+"""Products that a thread's unrolled loops hold."""
 MAX_KEPT_FACTORS = 98
 """Factors that a thread keeps in registers; of more it reads those of a row of taps when it needs them."""
 MAX_WINDOW = 32
@@ -196,9 +196,9 @@ def _depthwise_reasons(spec: Conv2dSpec, mainloop: DirectMainloop) -> Iterator[R
             yield Reason("depthwise", f"{field}.layout", layout, "nhwc with mainloop.channels")
     if mainloop.unroll != "auto":
         yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), "auto with mainloop.channels: a group has one input channel")
-    window = fixed.get("r", 1) * fixed.get("s", 1) * mainloop.rows * mainloop.pixels
-    if window > MAX_UNROLLED:
-        yield Reason("depthwise", "convolution", f"{window} products of a channel in a thread", f"at most {MAX_UNROLLED}", "channels: 1")
+    products = fixed.get("r", 1) * fixed.get("s", 1) * mainloop.rows * mainloop.pixels * mainloop.channels
+    if products > MAX_UNROLLED:
+        yield Reason("depthwise", "convolution", f"{products} products in a thread", f"at most {MAX_UNROLLED}", "channels: 1")
     columns = (mainloop.pixels - 1) * fixed.get("stride_w", 1) + (fixed.get("s", 1) - 1) * fixed.get("dilation_w", 1) + 1
     lines = (mainloop.rows - 1) * fixed.get("stride_h", 1) + (fixed.get("r", 1) - 1) * fixed.get("dilation_h", 1) + 1
     for extent, name in ((columns, "columns"), (lines, "rows")):
