@@ -1083,7 +1083,7 @@ def _attempt(
                 read, written, updated = (_taken(library, place, entry.units) for place in (entry.read, entry.written, entry.updated))
                 flags[region.start] = (read, written, updated)
                 entry.read = entry.written = entry.updated = None
-        return Outcome(sum(member.counts for member in team).tolist(), left, flags)
+        return Outcome(np.sum([member.counts for member in team], axis=0).tolist(), left, flags)
     finally:
         for member in team:
             # Records of memory that this launch does not know keep their times when those begin anew: the next launch clears all.
