@@ -51,11 +51,11 @@ def multiply_add_scaled(arithmetic: Arithmetic, a: Array, b: Array, types: tuple
 
 
 def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Array:
-    """Sums of products as uint64 below 2^32."""
+    """Sums of products as uint64 below 2^63."""
     if residues.interned.get() is not None and residues.CODE_BITS[types[0]] == 16:
         own = (residues.of_codes(matrix, type_name) for matrix, type_name in zip((a, b), types, strict=True))
         total = _long_products(*own)
-        return np.uint64(2 * residues.MODULUS) - total if negated else total
+        return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
     # Codes of 8 bits have sums below 2^24, exact in float32; others below 2^53, exact in float64.
     dtype = np.float32 if types[0] in _SHORT else np.float64
     left, right = (_codes(matrix, type_name).astype(dtype) for matrix, type_name in ((a, types[0]), (b, types[1])))
@@ -68,16 +68,17 @@ def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Arra
 
 
 def _long_products(a: Array, b: Array) -> Array:
-    """Sums of products of residues: halves of 16 bits of A times B are exact in float64 up to a depth of 64."""
+    """Sums of products of residues, up to a depth of 2^14: halves of 16 bits of A times B are exact in float64 up to a depth of 64, and sums
+    of their products below 2^53."""
     right = b.astype(np.float64)
-    total = np.zeros((), np.uint64)
+    halves = [((a >> shift) & np.uint64(0xFFFF)).astype(np.float64) for shift in (np.uint64(16), np.uint64(0))]
+    total: Array | None = None
     for begin in range(0, a.shape[-1], _EXACT_DEPTH):
         part = slice(begin, begin + _EXACT_DEPTH)
-        for shift in (np.uint64(16), np.uint64(0)):
-            half = ((a[..., part] >> shift) & np.uint64(0xFFFF)).astype(np.float64)
-            sums = residues.folded(tensor_core.exact_product(half, right[..., part]).astype(np.uint64))
-            total = residues.folded(total + (sums << shift))
-    return total
+        high, low = (tensor_core.exact_product(half[..., part], right[..., part]).astype(np.uint64) for half in halves)
+        low += residues.folded(high) << np.uint64(16)
+        total = low if total is None else total + low
+    return np.zeros((), np.uint64) if total is None else total
 
 
 def _codes(matrix: Array, type_name: str) -> Array:
