@@ -68,8 +68,8 @@ def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Arra
 
 
 def _long_products(a: Array, b: Array) -> Array:
-    """Sums of products of residues, up to a depth of 2^14: halves of 16 bits of A times B are exact in float64 up to a depth of 64, and sums
-    of their products below 2^53."""
+    """Sums of products of residues, up to a depth of 2^14: halves of 16 bits of A times B are exact in float64 up to a depth of 64, with
+    sums below 2^53."""
     right = b.astype(np.float64)
     halves = [((a >> shift) & np.uint64(0xFFFF)).astype(np.float64) for shift in (np.uint64(16), np.uint64(0))]
     total: Array | None = None
