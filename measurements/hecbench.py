@@ -77,7 +77,7 @@ def run(root: Path, name: str, arguments: str, limit: int) -> dict[str, object]:
     if name in FILES:
         file, content = FILES[name]
         (folder / file).write_text(content)
-    command = ["gemmgen", "run", "--json", "--repeats", "2", "--seconds", str(limit), "--build", build, f"./{executable(folder)}", "--"]
+    command = ["gemmgen", "run", "--json", "--repeats", "1", "--memory", "16", "--seconds", str(limit), "--build", build, f"./{executable(folder)}", "--"]
     command += shlex.split(arguments)
     record: dict[str, object] = {"name": name, "arguments": arguments, "ended": False}
     try:
