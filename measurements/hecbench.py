@@ -77,7 +77,8 @@ def run(root: Path, name: str, arguments: str, limit: int) -> dict[str, object]:
     if name in FILES:
         file, content = FILES[name]
         (folder / file).write_text(content)
-    command = ["gemmgen", "run", "--json", "--repeats", "1", "--memory", "16", "--seconds", str(limit), "--build", build, f"./{executable(folder)}", "--"]
+    options = ["--json", "--repeats", "1", "--memory", "16", "--seconds", str(limit), "--build", build]
+    command = ["gemmgen", "run", *options, f"./{executable(folder)}", "--"]
     command += shlex.split(arguments)
     record: dict[str, object] = {"name": name, "arguments": arguments, "ended": False}
     try:
