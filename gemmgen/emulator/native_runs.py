@@ -682,8 +682,12 @@ def _cvt(run: Run, inst: Instruction) -> None:
         _only(inst, "rn")
         run.write(inst, inst.operands[0], to, f"({C_TYPES[to]}){value}")
     elif to != source:
-        _only(inst, "rn", *(("ftz",) if to == "f32" else ()))
+        _only(inst, "rn", "ftz")
         raw = "raw_float" if to == "f32" else "raw_double"
+        if inst.has("ftz") and to == "f64":
+            # Every NaN becomes the same one.
+            run.write(inst, inst.operands[0], "b64", f"{value} != {value} ? 0x7fffffffe0000000ull : raw_double((double)flushed({value}))")
+            return
         if inst.has("ftz"):
             # A NaN keeps its payload, as without .ftz.
             run.write(inst, inst.operands[0], "b32", f"raw_float(flushed((float){value}))")

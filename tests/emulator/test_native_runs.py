@@ -125,6 +125,7 @@ FORMS = {
         "cvt.rn.f32.u8 D, %r1",
     ],
     "doubles": [
+        "cvt.ftz.f64.f32 D, %f1",
         *_each("min.T max.T", "f64", "%d1, %d2"),
         *_each("add.T sub.T mul.T div.rn.T", "f64", "%d1, %d2"),
         "fma.rn.f64 D, %d1, %d2, %d3",
