@@ -30,7 +30,7 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
-from gemmgen.ops.weight_forms import COSTS, Costs, Form, Numbers, Timed, fastest, kind_of, label, modelled, streams, traits, warpgroups
+from gemmgen.ops.weight_forms import COSTS, Costs, Form, Numbers, Timed, balance, fastest, kind_of, label, modelled, streamed_rows, streams, traits, warpgroups
 from gemmgen.ops.weight_kernels import Call, Product, call_of, spec_of
 from gemmgen.perf.contestants import median_seconds
 from gemmgen.runtime.kernel import Kernel
@@ -42,16 +42,18 @@ FEW_ROWS = 16
 """Rows up to which warps stream weights."""
 LAYERS = (
     *((4096, 4096), (14336, 4096), (4096, 14336), (5120, 5120), (8192, 8192)),
-    *((28672, 8192), (2560, 10240), (7168, 18432), (6144, 5120), (11008, 4096)),
+    *((28672, 8192), (2560, 10240), (7168, 18432), (6144, 5120), (11008, 4096), (14336, 14336)),
 )
 """Columns and depth of weights."""
-ROWS = (1, 16, 32, 64)
+ROWS = (1, 8, 16, 32, 64)
 KINDS = ("streams", "alone", "warpgroups")
 WIDTHS = (4, 8)
 ROUNDS, GRAPH_SECONDS = 4, 4e-4
 TOGETHER = 12
 """Kernels that are timed in turns."""
 AGREEMENT = 1e-2
+EVEN = 0.7
+"""Least balance of the forms that are timed."""
 SLOW = 2.0
 """Forms that take this many times as long as the best of their product are left out of the fit."""
 FADING = 3.0
@@ -68,7 +70,7 @@ def architectures(rows: int) -> tuple[Architecture, ...]:
 def forms_of(rows: int, numbers: Numbers, architecture: Architecture) -> list[Form]:
     """The forms for a product of so many rows."""
     if rows <= FEW_ROWS:
-        return list(streams(8 if rows <= 8 else 16, numbers, architecture))
+        return list(streams(streamed_rows(rows), numbers, architecture))
     return list(warpgroups(32 if rows <= 32 else 64, numbers, DEVICE.architecture))
 
 
@@ -86,27 +88,30 @@ def made(form: Form, bits: int) -> bool:
     return True
 
 
-def likely(form: Form, n: int) -> bool:
-    """True if the form's blocks occupy the device without too many rounds."""
+def likely(form: Form, n: int, k: int) -> bool:
+    """True if the form's blocks occupy the device without too many rounds, and evenly where warps stream weights."""
     blocks = ceil_div(n, form.tile[1]) * form.slices
+    if form.method == "streams":
+        return blocks <= 2 * DEVICE.sm_count and balance(form, n, k, DEVICE.sm_count) >= EVEN
     return DEVICE.sm_count // 3 <= blocks <= 4 * DEVICE.sm_count
 
 
-def measure(rows: Sequence[int], end: float) -> Iterator[dict[str, Any]]:
+def measure(rows: Sequence[int], widths: Sequence[int], end: float) -> Iterator[dict[str, Any]]:
     """Microseconds of forms, a record for each product."""
     import torch
 
     wanted = [
         (form, bits)
-        for bits in WIDTHS
+        for bits in widths
         for m in rows
         for architecture in architectures(m)
         for form in forms_of(m, numbers_of(bits), architecture)
+        if any(likely(form, *layer) for layer in LAYERS)
     ]
     with ProcessPoolExecutor() as pool:
         ready = {one for one, fine in zip(wanted, pool.map(made, *zip(*wanted, strict=True), chunksize=2), strict=True) if fine}
     kernels: dict[tuple[Form, int], Kernel] = {}
-    for (n, k), bits in ((layer, bits) for layer in LAYERS for bits in WIDTHS):
+    for (n, k), bits in ((layer, bits) for layer in LAYERS for bits in widths):
         weights = [dict(random_weight(n, k, bits)._arrays) for _ in range(sets_of(n * k * bits // 8))]
         for m, architecture in [(few, one) for few in rows for one in architectures(few)]:
             if time.monotonic() > end:
@@ -114,7 +119,7 @@ def measure(rows: Sequence[int], end: float) -> Iterator[dict[str, Any]]:
             a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
             chosen = call_of(Product(m, n, k, 8, 8), numbers_of(bits), DEVICE, architecture=architecture).form
             forms = [
-                one for one in forms_of(m, numbers_of(bits), architecture) if (one, bits) in ready and (one == chosen or likely(one, n))
+                one for one in forms_of(m, numbers_of(bits), architecture) if (one, bits) in ready and (one == chosen or likely(one, n, k))
             ]
             found: list[tuple[float, Form]] = []
             want = None
@@ -213,6 +218,7 @@ def main() -> None:
     """Times or fits."""
     parser = argparse.ArgumentParser(description="times forms of kernels for narrow weights")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows of activations")
+    parser.add_argument("--bits", type=int, nargs="+", default=WIDTHS, help="bits of weights")
     parser.add_argument("--seconds", type=float, default=600.0, help="no product is begun after this time")
     parser.add_argument("--out", type=Path, help="file of records, a line for each product")
     parser.add_argument("--fit", type=Path, nargs="+", help="files of records")
@@ -222,7 +228,7 @@ def main() -> None:
         report_fit(given.fit, given.write)
         return
     with open(given.out, "w", encoding="utf-8") as file:
-        for one in measure(given.rows, time.monotonic() + given.seconds):
+        for one in measure(given.rows, given.bits, time.monotonic() + given.seconds):
             file.write(json.dumps(one) + "\n")
             file.flush()
             print(*(one[name] for name in ("m", "n", "k", "bits", "chosen")), *one["times"][:2], flush=True)

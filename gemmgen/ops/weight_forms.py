@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product as combinations
 from math import exp, log2
@@ -20,8 +20,9 @@ from gemmgen.kernels.gemm.wgmma.cost import usable
 Method = Literal["tiles", "streams", "warpgroups"]
 STEP_K = 128
 """Values of k in a step of a warp that streams weights, and in a stage of warpgroups."""
-MAX_DEPTH = 1024
-"""Most values of k of A that shared memory holds at a time."""
+DEPTHS = {2: 1024, 8: 512, 16: 256}
+"""Values of k of a chunk of A, by the rows of a tile; more if a step of all warps has more."""
+MAX_STAGES = 12
 WARPS = (4, 16)
 """Fewest and most warps of a block that streams weights."""
 FEW_ROWS = 64
@@ -90,14 +91,32 @@ class Form:
 
 
 def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
-    """Forms whose warps stream weights, for tiles of 8 or 16 rows. Where no clusters divide k, narrow tiles occupy more SMs."""
-    panels, clusters = ((2, 4, 8), (1, 2, 4)) if architecture.supports("clusters") else ((1, 2, 4, 8), (1,))
-    for columns, k_warps, slices, stages in combinations(panels, (1, 2, 4, 8), clusters, (2, 3, 4, 6)):
-        depth = STEP_K * k_warps * (stages - 1)
-        form = Form("streams", (rows, PANEL * columns, depth), (rows, PANEL), stages, k_warps, slices)
-        fits = WARPS[0] <= columns * k_warps <= WARPS[1] and columns % slices == 0 and depth <= MAX_DEPTH
-        if fits and shared_bytes(form, numbers) <= room(architecture, 1):
-            yield form
+    """Forms whose warps stream weights, for tiles of 2, 8 or 16 rows: rings as deep as the memory of an SM allows, or of half of it, beside
+    which the next launch's blocks find room and fill theirs."""
+    clusters = (1, 2, 4) if architecture.supports("clusters") else (1,)
+    for panels, k_warps, slices in combinations(range(1, WARPS[1] + 1), (1, 2, 4, 8), clusters):
+        depth = max(DEPTHS[rows], STEP_K * k_warps)
+        if not WARPS[0] <= panels * k_warps <= WARPS[1] or panels * 4 % slices:
+            continue
+        for blocks in (1, 2):
+            form = Form("streams", (rows, PANEL * panels, depth), (rows, PANEL), 1, k_warps, slices, blocks)
+            free = room(architecture, blocks) - shared_bytes(replace(form, stages=0), numbers)
+            stages = min(MAX_STAGES, free // (panels * k_warps * stage_bytes(numbers)))
+            if stages >= 3:
+                yield replace(form, stages=stages)
+
+
+def streamed_rows(rows: int) -> int:
+    """Rows of the tiles that stream weights for a product of so many."""
+    return next(held for held in DEPTHS if rows <= held)
+
+
+def balance(form: Form, n: int, k: int, sms: int) -> float:
+    """The steps of all panels along k, as a part of those that the SMs could take in the time of the one with the most."""
+    panels, steps = ceil_div(n, PANEL), ceil_div(k, STEP_K)
+    blocks = ceil_div(n, form.tile[1]) * form.slices
+    own = ceil_div(steps, form.slices * form.k_warps) * form.k_warps * form.tile[1] // PANEL
+    return panels * steps / (sms * ceil_div(blocks, usable(sms, form.slices)) * own)
 
 
 def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:

@@ -329,7 +329,7 @@ class NarrowWeightsMainloop(SpecModel):
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True), LATER] = 0
     """With warpgroups: blocks of the grid, which take tiles in turn. 0: one block for each tile."""
     tile: MmaTile
-    stages: Annotated[int, Field(ge=2, le=8, strict=True)] = 4
+    stages: Annotated[int, Field(ge=2, le=16, strict=True)] = 4
     """Tiles of A and of packed weights in shared memory at a time."""
     bits: Literal[4, 8] = 4
     """Bits of a weight."""

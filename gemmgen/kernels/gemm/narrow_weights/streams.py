@@ -16,8 +16,10 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 STEP_K = 128
 """Values of k of a step of a warp: whole groups of any size."""
-ROWS = (8, 16)
+ROWS = (2, 4, 8, 16)
 """Rows of C that a block may compute."""
+PARTS = (32, 16, 8)
+"""Columns of the sums that a warp sends to one block of a cluster."""
 NUMBER_BYTES = 2
 """Bytes of a scale or a zero point."""
 BARRIER_BYTES = 8
@@ -54,6 +56,11 @@ class StreamLoop(Codes):
     @property
     def tile_k(self) -> int:
         return STEP_K
+
+    @property
+    def part_columns(self) -> int:
+        """Columns of the sums that a warp sends to one block of a cluster, the most with which all blocks finish as many."""
+        return next(columns for columns in PARTS if self.tile_n // columns % self.cluster_k == 0)
 
     @property
     def step_k(self) -> int:
@@ -166,7 +173,7 @@ class StreamLoop(Codes):
     @property
     def estimated_registers(self) -> int:
         """Registers of a thread, an estimate."""
-        sums = self.tile_m * PANEL // WARP_THREADS
+        sums = max(8, self.tile_m) * PANEL // WARP_THREADS
         return sums * (2 if self.group else 1) + 4 * STEP_K // self.unit_k + OTHER_REGISTERS
 
 
@@ -201,8 +208,8 @@ def stream_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> StreamLoop
     if loop.cluster_k == 1 and loop.ring_bytes < loop.sums_bytes:
         need = f"stages whose {loop.sums_bytes} bytes or more a warp can hold its sums in"
         outline.reasons.append(Reason("stages", "mainloop.stages", f"{loop.stages}, {loop.ring_bytes} bytes", need))
-    if loop.panels % loop.cluster_k:
-        need = f"a multiple of {PANEL * loop.cluster_k}: each block of a cluster finishes as many columns"
+    if loop.tile_n // PARTS[-1] % loop.cluster_k:
+        need = f"a multiple of {PARTS[-1] * loop.cluster_k}: each block of a cluster finishes as many columns"
         outline.reasons.append(Reason("tile_n", "mainloop.tile.threadblock.n", str(loop.tile_n), need))
     return loop
 
@@ -212,11 +219,11 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     block, warp, warps = mainloop.tile.threadblock, mainloop.tile.warp, mainloop.k_warps
     if block.m not in ROWS or warp.m != block.m or warp.n != PANEL or block.n % PANEL:
         got = f"{warp.m} x {warp.n} of {block.m} x {block.n}"
-        yield Reason("warp_tile", "mainloop.tile.warp", got, f"8 or 16 rows, those of the threadblock, and {PANEL} columns for streams")
+        yield Reason("warp_tile", "mainloop.tile.warp", got, f"2, 4, 8 or 16 rows, those of the threadblock, and {PANEL} columns for streams")
     elif block.n // PANEL * warps > WARP_THREADS:
         yield Reason("threads", "mainloop.tile.threadblock.n", f"{block.n // PANEL} panels of {warps} warps", "at most 32 warps")
-    if block.k % (STEP_K * warps) or block.k < STEP_K * warps * (mainloop.stages - 1):
-        need = f"a multiple of {STEP_K * warps}, k of a step of all warps, and no fewer steps than stages less one"
+    if block.k % (STEP_K * warps):
+        need = f"a multiple of {STEP_K * warps}, k of a step of all warps"
         yield Reason("tile_k", "mainloop.tile.threadblock.k", str(block.k), need)
     if not isinstance(spec.decomposition, DataParallel | SplitKCluster):
         need = "data_parallel or split_k_cluster for streams"
