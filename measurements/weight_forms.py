@@ -30,7 +30,23 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
-from gemmgen.ops.weight_forms import COSTS, Costs, Form, Numbers, Timed, balance, fastest, kind_of, label, modelled, streamed_rows, streams, traits, warpgroups
+from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.ops.weight_forms import (
+    COSTS,
+    Costs,
+    Form,
+    Numbers,
+    Timed,
+    balance,
+    fastest,
+    kind_of,
+    label,
+    modelled,
+    streamed_rows,
+    streams,
+    traits,
+    warpgroups,
+)
 from gemmgen.ops.weight_kernels import Call, Product, call_of, spec_of
 from gemmgen.perf.contestants import median_seconds
 from gemmgen.runtime.kernel import Kernel
@@ -74,15 +90,17 @@ def forms_of(rows: int, numbers: Numbers, architecture: Architecture) -> list[Fo
     return list(warpgroups(32 if rows <= 32 else 64, numbers, DEVICE.architecture))
 
 
-def call(form: Form, bits: int) -> Call:
-    """The kernel of a form."""
-    return Call(form, numbers_of(bits), 8, 8 if form.method == "warpgroups" else 2, GROUP, "bf16", False, None, DEVICE.architecture)
+def plan_of(form: Form, bits: int, architecture: Architecture) -> GemmPlan:
+    """The plan of a form with the features of an architecture, for the device."""
+    aligned_c = 8 if form.method == "warpgroups" else 2
+    call = Call(form, numbers_of(bits), 8, aligned_c, GROUP, "bf16", False, None, architecture)
+    return plan_gemm(spec_of(call), DEVICE.architecture)
 
 
-def made(form: Form, bits: int) -> bool:
+def made(form: Form, bits: int, architecture: Architecture) -> bool:
     """Compiles a form; False if its plan or the compiler refuses it."""
     try:
-        compile_plan(plan_gemm(spec_of(call(form, bits)), DEVICE.architecture))
+        compile_plan(plan_of(form, bits, architecture))
     except GemmgenError:
         return False
     return True
@@ -101,7 +119,7 @@ def measure(rows: Sequence[int], widths: Sequence[int], end: float) -> Iterator[
     import torch
 
     wanted = [
-        (form, bits)
+        (form, bits, architecture)
         for bits in widths
         for m in rows
         for architecture in architectures(m)
@@ -110,7 +128,7 @@ def measure(rows: Sequence[int], widths: Sequence[int], end: float) -> Iterator[
     ]
     with ProcessPoolExecutor() as pool:
         ready = {one for one, fine in zip(wanted, pool.map(made, *zip(*wanted, strict=True), chunksize=2), strict=True) if fine}
-    kernels: dict[tuple[Form, int], Kernel] = {}
+    kernels: dict[tuple[Form, int, Architecture], Kernel] = {}
     for (n, k), bits in ((layer, bits) for layer in LAYERS for bits in widths):
         weights = [dict(random_weight(n, k, bits)._arrays) for _ in range(sets_of(n * k * bits // 8))]
         for m, architecture in [(few, one) for few in rows for one in architectures(few)]:
@@ -119,17 +137,20 @@ def measure(rows: Sequence[int], widths: Sequence[int], end: float) -> Iterator[
             a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
             chosen = call_of(Product(m, n, k, 8, 8), numbers_of(bits), DEVICE, architecture=architecture).form
             forms = [
-                one for one in forms_of(m, numbers_of(bits), architecture) if (one, bits) in ready and (one == chosen or likely(one, n, k))
+                one
+                for one in forms_of(m, numbers_of(bits), architecture)
+                if (one, bits, architecture) in ready and (one == chosen or likely(one, n, k))
             ]
             found: list[tuple[float, Form]] = []
             want = None
             for first in range(0, len(forms), TOGETHER):
                 calls = {}
                 for place, form in enumerate(forms[first : first + TOGETHER], first):
-                    if (form, bits) not in kernels:
-                        plan = plan_gemm(spec_of(call(form, bits)), DEVICE.architecture)
-                        kernels[form, bits] = Kernel(plan.sequence, compile_plan(plan))
-                    kernel, out = kernels[form, bits], torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+                    key = form, bits, architecture
+                    if key not in kernels:
+                        plan = plan_of(*key)
+                        kernels[key] = Kernel(plan.sequence, compile_plan(plan))
+                    kernel, out = kernels[key], torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
                     kernel(A=a, C=out, **weights[0])
                     want = out.float() if want is None else want
                     error = float((out.float() - want).abs().max() / want.abs().max())
