@@ -135,12 +135,10 @@ def measure(rows: Sequence[int], widths: Sequence[int], end: float) -> Iterator[
             if time.monotonic() > end:
                 return
             a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-            chosen = call_of(Product(m, n, k, 8, 8), numbers_of(bits), DEVICE, architecture=architecture).form
-            forms = [
-                one
-                for one in forms_of(m, numbers_of(bits), architecture)
-                if (one, bits, architecture) in ready and (one == chosen or likely(one, n, k))
-            ]
+            numbers = numbers_of(bits)
+            chosen = call_of(Product(m, n, k, 8, 8), numbers, DEVICE, architecture=architecture).form
+            able = [one for one in forms_of(m, numbers, architecture) if (one, bits, architecture) in ready]
+            forms = [one for one in able if one == chosen or likely(one, n, k)]
             found: list[tuple[float, Form]] = []
             want = None
             for first in range(0, len(forms), TOGETHER):

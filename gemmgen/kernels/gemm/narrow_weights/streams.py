@@ -220,7 +220,7 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if block.m not in ROWS or warp.m != block.m or warp.n != PANEL or block.n % PANEL:
         got = f"{warp.m} x {warp.n} of {block.m} x {block.n}"
         yield Reason(
-            "warp_tile", "mainloop.tile.warp", got, f"2, 4, 8 or 16 rows, those of the threadblock, and {PANEL} columns for streams"
+            "warp_tile", "mainloop.tile.warp", got, f"2, 4, 8 or 16 rows, the threadblock's, and {PANEL} columns for streams"
         )
     elif block.n // PANEL * warps > WARP_THREADS:
         yield Reason("threads", "mainloop.tile.threadblock.n", f"{block.n // PANEL} panels of {warps} warps", "at most 32 warps")
