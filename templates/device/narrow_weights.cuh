@@ -24,10 +24,10 @@ __device__ __forceinline__ unsigned zero_offset_f16(float zero)
     return float_to_f16(1024.0f + zero) * 0x10001u;
 }
 
-// Of bfloat16 and 4 bits, twice 128 + zero.
+// Of bfloat16 and 4 bits, twice 128 + zero, which fits the upper half of a float.
 __device__ __forceinline__ unsigned zero_offset_bf16(float zero)
 {
-    return float_to_bf16(128.0f + zero) * 0x10001u;
+    return __byte_perm(__float_as_uint(128.0f + zero), 0u, 0x3232);
 }
 
 // The low nibbles of two halves, put into the floats `magic` by one instruction: ptxas would make two of two masks that

@@ -183,6 +183,23 @@ def test_streams_give_the_reference(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
+        changed(
+            STREAMS,
+            {"tile": {"threadblock": {"m": 4, "n": 32, "k": 128}, "warp": {"m": 4, "n": 32}}, "k_warps": 1, "stages": 6},
+            decomposition={"scheme": "split_k_cluster", "slices": 4},
+        ),
+        changed(STREAMS, {"tile": {"threadblock": {"m": 2, "n": 32, "k": 128}, "warp": {"m": 2, "n": 32}}, "k_warps": 1}, **ALONE),
+        changed(STREAMS, {"tile": {"threadblock": {"m": 2, "n": 96, "k": 256}, "warp": {"m": 2, "n": 32}}, "stages": 5}),
+    ],
+    ids=["a-quarter-for-each-block", "alone", "three-panels"],
+)
+def test_streams_of_fewer_rows_give_the_reference(spec: dict[str, Any]) -> None:
+    assert verified(spec, ("primes",)).passed
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
         WARPGROUPS,
         changed(WARPGROUPS, {"persistent_blocks": 2, "group": 128}, **ALONE, multiple_of={"k": 128}, beta="argument"),
         changed(
