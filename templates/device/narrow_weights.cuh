@@ -53,6 +53,42 @@ __device__ __forceinline__ unsigned nibbles_to_bf16(unsigned word, unsigned offs
     return subtract_bf16(place_nibbles(word >> 4 * kPart, 0x43004300u), offset);
 }
 
+// Products of two pairs of float16, plus a third.
+__device__ __forceinline__ unsigned multiply_add_f16(unsigned pair, unsigned factors, unsigned summands)
+{
+    unsigned result;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(pair), "r"(factors), "r"(summands));
+    return result;
+}
+
+// Of bfloat16.
+__device__ __forceinline__ unsigned multiply_add_bf16(unsigned pair, unsigned factors, unsigned summands)
+{
+    unsigned result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(pair), "r"(factors), "r"(summands));
+    return result;
+}
+
+// Two neighbours along k of eight weights of 4 bits, less their zero point, times 2^-9: kPart 2 s + r of a word. A nibble in
+// the lowest eight bits of a float16 is a subnormal number, or of the first exponent, which continues them: of two nibbles in
+// a byte, neither has to be shifted. `offset`: -2^-9 times the zero point, twice.
+template <int kPart>
+__device__ __forceinline__ unsigned small_nibbles_to_f16(unsigned word, unsigned offset)
+{
+    const unsigned bytes = kPart < 2 ? word : word >> 8;
+    return kPart % 2 == 0 ? multiply_add_f16(bytes & 0x000f000fu, 0x78007800u, offset)
+                          : multiply_add_f16(bytes & 0x00f000f0u, 0x68006800u, offset);
+}
+
+// The same as bfloat16, times 2^-6.
+template <int kPart>
+__device__ __forceinline__ unsigned small_nibbles_to_bf16(unsigned word, unsigned offset)
+{
+    const unsigned bytes = kPart < 2 ? word : word >> 8;
+    return kPart % 2 == 0 ? multiply_add_bf16(bytes & 0x000f000fu, 0x7f007f00u, offset)
+                          : multiply_add_bf16(bytes & 0x00f000f0u, 0x7d007d00u, offset);
+}
+
 // Two neighbours along k of four weights of 8 bits, less their zero point: kPart r of a word.
 template <int kPart>
 __device__ __forceinline__ unsigned bytes_to_f16(unsigned word, unsigned offset)

@@ -163,13 +163,18 @@ class Codes:
 
     @property
     def unit_of_codes(self) -> float:
-        """Value in registers of the weight 1 without its scale: as an e4m3, a code's bits are a small number."""
+        """Value in registers of the weight 1 without its scale: a code's bits may be those of a small number, as of an e4m3."""
         return 1.0 if self.type_a not in BYTE_FLOATS else 2.0**-6 if self.floats else 2.0**-9
 
     @property
     def factor_of_codes(self) -> float:
         """Factor from such a value to the weight."""
         return 1 / self.unit_of_codes
+
+    @property
+    def nibbles(self) -> str:
+        """Name of the device function that makes numbers of nibbles, without their type."""
+        return "nibbles"
 
     @property
     def product_type(self) -> str:
