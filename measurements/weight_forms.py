@@ -31,6 +31,7 @@ from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.wgmma.cost import usable
 from gemmgen.ops.weight_forms import (
     COSTS,
     Costs,
@@ -110,7 +111,8 @@ def likely(form: Form, n: int, k: int) -> bool:
     """True if the form's blocks occupy the device without too many rounds, and evenly where warps stream weights."""
     blocks = ceil_div(n, form.tile[1]) * form.slices
     if form.method == "streams":
-        return blocks <= 2 * DEVICE.sm_count and balance(form, n, k, DEVICE.sm_count) >= EVEN
+        rounds = ceil_div(blocks, usable(DEVICE.sm_count, form.slices))
+        return rounds <= form.blocks_per_sm <= rounds + 2 and balance(form, n, k, DEVICE.sm_count) >= EVEN
     return DEVICE.sm_count // 3 <= blocks <= 4 * DEVICE.sm_count
 
 

@@ -91,18 +91,19 @@ class Form:
 
 
 def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
-    """Forms whose warps stream weights, for tiles of 2, 8 or 16 rows: rings as deep as the memory of an SM allows, or of half of it, beside
-    which the next launch's blocks find room and fill theirs."""
+    """Forms whose warps stream weights, for tiles of 2, 8 or 16 rows; rings are as deep as one to four blocks on an SM allow."""
     clusters = (1, 2, 4) if architecture.supports("clusters") else (1,)
     for panels, k_warps, slices in combinations(range(1, WARPS[1] + 1), (1, 2, 4, 8), clusters):
         depth = max(DEPTHS[rows], STEP_K * k_warps)
         if not WARPS[0] <= panels * k_warps <= WARPS[1] or panels * 4 % slices:
             continue
-        for blocks in (1, 2):
+        deepest = 2
+        for blocks in (4, 3, 2, 1):
             form = Form("streams", (rows, PANEL * panels, depth), (rows, PANEL), 1, k_warps, slices, blocks)
             free = room(architecture, blocks) - shared_bytes(replace(form, stages=0), numbers)
             stages = min(MAX_STAGES, free // (panels * k_warps * stage_bytes(numbers)))
-            if stages >= 3:
+            if stages > deepest:
+                deepest = stages
                 yield replace(form, stages=stages)
 
 

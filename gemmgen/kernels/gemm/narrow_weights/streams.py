@@ -28,6 +28,7 @@ SMALL_UNITS = {"f16": 2.0**-9, "bf16": 2.0**-6}
 NEGATIVE_UNITS = {"f16": "0x98009800u", "bf16": "0xbc80bc80u"}
 NEGATIVE_EIGHTS = {"f16": "0xa400a400u", "bf16": "0xbe00be00u"}
 """Bits of two numbers, -1 and -8 in these units."""
+NEXT_FIRST = False
 OTHER_REGISTERS = 64
 """Registers of a thread beside sums and words; an estimate."""
 
@@ -49,6 +50,10 @@ class StreamLoop(Codes):
     min_blocks_per_sm: int
     whole_steps: bool
     """True if k is promised to be a multiple of a step."""
+
+    @property
+    def next_first(self) -> bool:
+        return NEXT_FIRST
 
     @property
     def small(self) -> bool:
@@ -246,9 +251,7 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     block, warp, warps = mainloop.tile.threadblock, mainloop.tile.warp, mainloop.k_warps
     if block.m not in ROWS or warp.m != block.m or warp.n != PANEL or block.n % PANEL:
         got = f"{warp.m} x {warp.n} of {block.m} x {block.n}"
-        yield Reason(
-            "warp_tile", "mainloop.tile.warp", got, f"2, 4, 8 or 16 rows, the threadblock's, and {PANEL} columns for streams"
-        )
+        yield Reason("warp_tile", "mainloop.tile.warp", got, f"2, 4, 8 or 16 rows, the threadblock's, and {PANEL} columns for streams")
     elif block.n // PANEL * warps > WARP_THREADS:
         yield Reason("threads", "mainloop.tile.threadblock.n", f"{block.n // PANEL} panels of {warps} warps", "at most 32 warps")
     if block.k % (STEP_K * warps):

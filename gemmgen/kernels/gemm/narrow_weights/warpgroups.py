@@ -36,8 +36,6 @@ NUMBER_BYTES = 2
 """Bytes of a scale or a zero point."""
 BARRIER_BYTES = 8
 MAX_CONSUMERS = 4
-TURNS_ROWS = 64
-"""Most rows of a tile whose groups of warps need not take turns: instructions are short, and conversions fill the gaps by themselves."""
 REGISTERS = {(2, 1): (24, 240), (2, 2): (24, 104), (3, 1): (24, 160), (4, 1): (24, 112)}
 """Registers of a thread of the producer, and of one of the consumers, by the groups of consumers and the blocks of an SM."""
 OTHER_REGISTERS = 40
@@ -84,11 +82,6 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     def consumers(self) -> int:
         """Groups of warps that multiply."""
         return self.tile_n // (4 * WARP_COLUMNS * self.blocks)
-
-    @property
-    def takes_turns(self) -> bool:
-        """True if groups of warps start their instructions in turns."""
-        return self.consumers > 1 and self.tile_m > TURNS_ROWS
 
     @property
     def threads(self) -> int:
@@ -206,7 +199,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def barriers(self) -> int:
         """Two for each stage, and one for the turn of each group."""
-        return 2 * self.stages + (self.consumers if self.takes_turns else 0)
+        return 2 * self.stages + (self.consumers if self.consumers > 1 else 0)
 
     @property
     def sums(self) -> int:
