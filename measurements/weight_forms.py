@@ -31,20 +31,19 @@ from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.wgmma.cost import usable
 from gemmgen.ops.weight_forms import (
     COSTS,
     Costs,
     Form,
     Numbers,
     Timed,
-    balance,
     fastest,
     kind_of,
     label,
     modelled,
     streamed_rows,
     streams,
+    suited,
     traits,
     warpgroups,
 )
@@ -69,8 +68,6 @@ ROUNDS, GRAPH_SECONDS = 4, 4e-4
 TOGETHER = 12
 """Kernels that are timed in turns."""
 AGREEMENT = 1e-2
-EVEN = 0.7
-"""Least balance of the forms that are timed."""
 SLOW = 2.0
 """Forms that take this many times as long as the best of their product are left out of the fit."""
 FADING = 3.0
@@ -111,8 +108,7 @@ def likely(form: Form, n: int, k: int) -> bool:
     """True if the form's blocks occupy the device without too many rounds, and evenly where warps stream weights."""
     blocks = ceil_div(n, form.tile[1]) * form.slices
     if form.method == "streams":
-        rounds = ceil_div(blocks, usable(DEVICE.sm_count, form.slices))
-        return rounds <= form.blocks_per_sm <= rounds + 2 and balance(form, n, k, DEVICE.sm_count) >= EVEN
+        return suited(form, n, k, DEVICE.sm_count)
     return DEVICE.sm_count // 3 <= blocks <= 4 * DEVICE.sm_count
 
 
@@ -158,6 +154,8 @@ def measure(rows: Sequence[int], widths: Sequence[int], end: float) -> Iterator[
                     calls[str(place)] = lambda i, kernel=kernel, out=out, a=a, weights=weights: kernel(A=a, C=out, **weights[i])
                 times = median_seconds(torch, calls, sets=len(weights), rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
                 found += [(round(seconds * 1e6, 2), forms[int(place)]) for place, seconds in times.items()]
+            if not found:
+                continue
             found.sort(key=lambda one: one[0])
             mine = next((one for one, form in found if form == chosen), None)
             yield {"m": m, "n": n, "k": k, "bits": bits, "chosen": mine, "times": [(one, asdict(form)) for one, form in found]}

@@ -23,6 +23,8 @@ STEP_K = 128
 DEPTHS = {2: 1024, 8: 512, 16: 256}
 """Values of k of a chunk of A, by the rows of a tile; more if a step of all warps has more."""
 MAX_STAGES = 12
+EVEN = 0.7
+"""Least balance of forms that are tried."""
 WARPS = (4, 16)
 """Fewest and most warps of a block that streams weights."""
 FEW_ROWS = 64
@@ -118,6 +120,12 @@ def balance(form: Form, n: int, k: int, sms: int) -> float:
     blocks = ceil_div(n, form.tile[1]) * form.slices
     own = ceil_div(steps, form.slices * form.k_warps) * form.k_warps * form.tile[1] // PANEL
     return panels * steps / (sms * ceil_div(blocks, usable(sms, form.slices)) * own)
+
+
+def suited(form: Form, n: int, k: int, sms: int) -> bool:
+    """True if blocks that stream weights occupy the SMs in one round, evenly, and their rings are about as deep as that allows."""
+    rounds = ceil_div(ceil_div(n, form.tile[1]) * form.slices, usable(sms, form.slices))
+    return rounds <= form.blocks_per_sm <= rounds + 2 and balance(form, n, k, sms) >= EVEN
 
 
 def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:

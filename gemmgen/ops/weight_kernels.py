@@ -17,7 +17,19 @@ from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.matcher import ACTIVATIONS
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.ops.weight_forms import FEW_ROWS, STEP_K, Form, Numbers, fastest, room, shared_bytes, streamed_rows, streams, warpgroups
+from gemmgen.ops.weight_forms import (
+    FEW_ROWS,
+    STEP_K,
+    Form,
+    Numbers,
+    fastest,
+    room,
+    shared_bytes,
+    streamed_rows,
+    streams,
+    suited,
+    warpgroups,
+)
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 
@@ -61,13 +73,14 @@ def form_of(product: Product, numbers: Numbers, architecture: Architecture, sms:
     pairs = product.aligned_c > 1 and product.n % 2 == 0
     found: Form | None = None
     if pairs and product.rows <= STREAMED_ROWS and product.k % product.aligned_a == 0:
-        forms = streams(streamed_rows(product.rows), numbers, architecture)
-        found = fastest(forms, product.n, product.k, numbers, sms)
+        forms = list(streams(streamed_rows(product.rows), numbers, architecture))
+        best = [form for form in forms if suited(form, product.n, product.k, sms)]
+        found = fastest(best or forms, product.n, product.k, numbers, sms)
     elif pairs and product.aligned_a == 8 and architecture.supports("wgmma"):
         if product.rows > FEW_ROWS:
             return _many_rows(product, numbers, architecture, sms)
-        forms = warpgroups(32 if product.rows <= 32 else 64, numbers, architecture)
-        found = fastest(forms, product.n, product.k, numbers, sms)
+        groups = warpgroups(32 if product.rows <= 32 else 64, numbers, architecture)
+        found = fastest(groups, product.n, product.k, numbers, sms)
     return found or _tiles(product, numbers, architecture)
 
 
