@@ -323,10 +323,7 @@ def test_mistakes_are_found(right: str, wrong: str) -> None:
             changed(STREAMS, {"tile": {"threadblock": {"m": 8, "n": 64, "k": 384}, "warp": {"m": 8, "n": 32}}}),
             "mainloop.tile.threadblock.k",
         ),
-        (
-            changed(STREAMS, {"tile": {"threadblock": {"m": 8, "n": 96, "k": 512}, "warp": {"m": 8, "n": 32}}}),
-            "mainloop.tile.threadblock.n",
-        ),
+        (changed(STREAMS, {}, decomposition={"scheme": "split_k_cluster", "slices": 3}), "mainloop.tile.threadblock.n"),
         (changed(STREAMS, {}, alignment={"a": 8, "c": 1}), "alignment.c"),
         (changed(STREAMS, {}, constant=["a"]), "constant"),
         (changed(WARPGROUPS, {}, architecture="sm_90"), "mainloop.method"),

@@ -28,7 +28,6 @@ SMALL_UNITS = {"f16": 2.0**-9, "bf16": 2.0**-6}
 NEGATIVE_UNITS = {"f16": "0x98009800u", "bf16": "0xbc80bc80u"}
 NEGATIVE_EIGHTS = {"f16": "0xa400a400u", "bf16": "0xbe00be00u"}
 """Bits of two numbers, -1 and -8 in these units."""
-NEXT_FIRST = False
 OTHER_REGISTERS = 64
 """Registers of a thread beside sums and words; an estimate."""
 
@@ -50,10 +49,6 @@ class StreamLoop(Codes):
     min_blocks_per_sm: int
     whole_steps: bool
     """True if k is promised to be a multiple of a step."""
-
-    @property
-    def next_first(self) -> bool:
-        return NEXT_FIRST
 
     @property
     def small(self) -> bool:
