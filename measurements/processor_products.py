@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gemmgen.core.files import write_atomically
 from gemmgen.perf.host.benchmark import WARM_SECONDS, wait_for_other_threads
 
 Shape = tuple[int, int, int]
@@ -158,10 +159,39 @@ def line(row: dict[str, Any]) -> str:
     return f"{m}x{n}x{k} {row['layout']} ours {us['ours']:.2f} {others} {2e-3 * m * n * k / us['ours']:.1f} GFLOP/s"
 
 
+def markdown(report: dict[str, Any]) -> str:
+    """The tables of the runs on one machine."""
+    lines = ["# Float32 products on a processor, beside NumPy and oneDNN", "", f"{report['date']}, {report['machine']}.", ""]
+    lines += ["Microseconds of a call, and the time of the others over ours; the least of all rounds.", ""]
+    for run in report["runs"]:
+        threads = "one thread" if run["threads"] == 1 else f"{run['threads']} threads"
+        lines += [f"## {run['shapes'].capitalize()}, {threads}", "", *(f"- {one}" for one in summary(run["rows"])), ""]
+        names = sorted({name for row in run["rows"] for name in row["us"]} - {"ours"})
+        lines += [f"| m × n × k | layout | ours | {' | '.join(names)} | {' | '.join(f'{name} / ours' for name in names)} |"]
+        lines += ["|---|---|" + "---:|" * (1 + 2 * len(names))]
+        for row in run["rows"]:
+            us = row["us"]
+            cells = [f"{us['ours']:.2f}", *(f"{us[name]:.2f}" for name in names), *(f"{us[name] / us['ours']:.2f}" for name in names)]
+            lines.append(f"| {' × '.join(map(str, row['sizes']))} | {row['layout']} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def join(files: Sequence[Path], machine: str, date: str, out: Path) -> None:
+    """Writes the runs of one machine as ``.json`` and ``.md``."""
+    runs = [json.loads(file.read_text()) for file in files]
+    report = {"machine": machine, "date": date, "runs": runs}
+    write_atomically(out.with_suffix(".json"), json.dumps(report) + "\n")
+    write_atomically(out.with_suffix(".md"), markdown(report))
+
+
 def main() -> None:
     """Measures, and prints and writes every row as it is there."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("shapes", choices=["drawn", "grid", "listed"])
+    parser.add_argument("shapes", choices=["drawn", "grid", "listed", "join"], help="join: write the runs in --files as one table")
+    parser.add_argument("--files", type=Path, nargs="*", default=[])
+    parser.add_argument("--machine", default="")
+    parser.add_argument("--date", default="")
     parser.add_argument("--sizes", help="m,n,k and more of them behind semicolons, in place of the shapes")
     parser.add_argument("--seed", type=int, default=4242)
     parser.add_argument("--count", type=int, default=40)
@@ -172,6 +202,9 @@ def main() -> None:
     parser.add_argument("--no-onednn", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.shapes == "join":
+        join(given.files, given.machine, given.date, given.out)
+        return
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(given.threads)
     cores = sorted(os.sched_getaffinity(0))
@@ -190,12 +223,13 @@ def main() -> None:
     shapes = {"drawn": lambda: drawn(given.seed, given.count), "grid": grid, "listed": lambda: list(LISTED)}[given.shapes]()
     if given.sizes:
         shapes = [tuple(map(int, sizes.split(","))) for sizes in given.sizes.split(";")]
+    title = f"drawn, seed {given.seed}" if given.shapes == "drawn" else given.shapes
     found = []
     for row in rows(shapes, layouts, given.threads, given.seconds, given.limit, peers):
         found.append(row)
         print(line(row), flush=True)
         if given.out:
-            given.out.write_text(json.dumps({"seed": given.seed, "threads": given.threads, "rows": found}) + "\n")
+            given.out.write_text(json.dumps({"shapes": title, "threads": given.threads, "rows": found}) + "\n")
     print("\n".join(summary(found)))
 
 
