@@ -228,7 +228,7 @@ def _few_values(part: Node) -> set[int] | None:
     if part.kind == z3.Z3_OP_ANUM and z3.is_int_value(part.term):
         return {part.term.as_long()}
     if part.kind == z3.Z3_OP_MOD and z3.is_int_value(part.children[1].term):
-        size = part.children[1].term.as_long()  # type: ignore[attr-defined]
+        size = part.children[1].term.as_long()
         return set(range(size)) if 0 < size <= MAX_VALUES else None
     if part.kind not in (z3.Z3_OP_ITE, z3.Z3_OP_ADD, z3.Z3_OP_MUL):
         return None
