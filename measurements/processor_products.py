@@ -16,13 +16,14 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gemmgen.core.files import write_atomically
 from gemmgen.perf.host.benchmark import WARM_SECONDS, wait_for_other_threads
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 SIDES = (1, 2, 3, 5, 8, 13, 31, 64, 100, 256, 1000, 4000)
 MAX_GRID_PRODUCTS = 5e8
 MIN_DRAWN_PRODUCTS, MAX_DRAWN_PRODUCTS, MAX_DRAWN_SIDE = 1e3, 2e9, 5000
@@ -104,12 +105,12 @@ def rows(
         rng = np.random.default_rng(1)
         a = stored(rng.standard_normal((m, k), dtype=np.float32), layout[0] == "t")
         b = stored(rng.standard_normal((k, n), dtype=np.float32), layout[1] == "t")
-        calls: dict[str, Callable[[], object]] = {"ours": lambda a=a, b=b: ops.matmul(a, b), "numpy": lambda a=a, b=b: np.matmul(a, b)}
+        calls: dict[str, Callable[[], object]] = {"ours": partial(ops.matmul, a, b), "numpy": partial(np.matmul, a, b)}
         if "onednn" in peers:
             import torch
 
             left, right = torch.from_numpy(a), torch.from_numpy(b).t()
-            calls["onednn"] = lambda left=left, right=right: torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
+            calls["onednn"] = partial(torch.ops.mkldnn._linear_pointwise, left, right, None, "none", [], "")
         exact = a.astype(np.float64) @ b
         for name, call in calls.items():
             error = float(np.abs(np.asarray(call()) - exact).max())
@@ -220,7 +221,9 @@ def main() -> None:
             print("torch is not installed: no oneDNN", file=sys.stderr)
     layouts = given.layouts.split(",")
     print(f"# compiled in {compile_all(layouts):.1f} s", flush=True)
-    shapes = {"drawn": lambda: drawn(given.seed, given.count), "grid": grid, "listed": lambda: list(LISTED)}[given.shapes]()
+    shapes: list[Shape] = list(LISTED)
+    if given.shapes != "listed":
+        shapes = drawn(given.seed, given.count) if given.shapes == "drawn" else grid()
     if given.sizes:
         shapes = [tuple(map(int, sizes.split(","))) for sizes in given.sizes.split(";")]
     title = f"drawn, seed {given.seed}" if given.shapes == "drawn" else given.shapes
