@@ -289,7 +289,7 @@ __device__ __forceinline__ void multiply(
 
 // The scales of four blocks of k of a line: 128 lines by 4 blocks are a tile of 512 bytes. Those of blocks that do not
 // exist are 0.
-__device__ __forceinline__ unsigned load_scales(const unsigned char* __restrict__ scales, int line, int word,
+__device__ __forceinline__ unsigned load_scales(const unsigned char* __restrict__ scales, unsigned line, int word,
     int blocks)
 {
     constexpr int kTileLines = 128;
@@ -299,7 +299,7 @@ __device__ __forceinline__ unsigned load_scales(const unsigned char* __restrict_
         return 0;
     const int tiles = (blocks + kTileBlocks - 1) / kTileBlocks;
     const long long tile = static_cast<long long>(line / kTileLines) * tiles + word;
-    const int place = line % 32 * 16 + line % kTileLines / 32 * kTileBlocks;
+    const unsigned place = line % 32 * 16 + line / 32 % 4 * kTileBlocks;
     const unsigned read = *reinterpret_cast<const unsigned*>(scales + tile * (kTileLines * kTileBlocks) + place);
     return left >= kTileBlocks ? read : read & ((1u << 8 * left) - 1);
 }
@@ -357,7 +357,7 @@ mma_nvfp4_128x128x128_w64x32_s3_e2m1_scaled_u8_u8_bf16_nt_sm120a_9cf00975(
     // With alpha = 0 the product is ignored, even if A or B holds NaN.
     if (alpha == 0.0f)
         k = 0;
-    const int blocks = (k - 1) / kBlockK + 1;  // of k, with a scale each
+    const int blocks = (k + kBlockK - 1) / kBlockK;  // of k, with a scale each
     k = (k + 1) / 2;  // from here on pairs of floats, a byte each
 
     // Pieces of work are distributed over blocks round-robin.
