@@ -32,6 +32,8 @@ BATCHES = (1, 7, 64)
 LAYERS = 24
 TURNS = 9
 FINALISTS = 5
+TRIALS = 5
+"""Launches of a contestant by which it becomes a finalist."""
 """So many of cuDNN's plans take turns with ours: the fastest of a first trial of all."""
 MOST_OPERATIONS = 6e11
 MOST_BYTES = 1 << 28
@@ -261,23 +263,19 @@ class Peers:
 
 
 def trial(torch: Any, peers: dict[str, Callable[[int], Any]], right: Callable[[str], bool]) -> dict[str, float]:
-    """Seconds of one launch of each that works and is right, roughly; of slow ones, one launch after the first."""
+    """Seconds of a launch of each that works and is right, roughly."""
     found: dict[str, float] = {}
     for name, call in peers.items():
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         try:
             call(0)
             torch.cuda.synchronize()
             if not right(name):
                 continue
-            times = []
-            for _ in range(3):
-                begin.record()
+            begin = time.perf_counter()
+            for _ in range(TRIALS):
                 call(0)
-                end.record()
-                torch.cuda.synchronize()
-                times.append(begin.elapsed_time(end) * 1e-3)
-            found[name] = min(times)
+            torch.cuda.synchronize()
+            found[name] = (time.perf_counter() - begin) / TRIALS
         except Exception:
             continue
     return found

@@ -162,9 +162,14 @@ class BlockedPlan:
         """Vectors of the widest tile."""
         return len(self.row_limits)
 
-    def shape_exists(self, rows: int, vectors: int) -> bool:
-        """True if there is a function for tiles of ``rows`` rows and ``vectors`` vectors."""
-        return rows <= self.row_limits[vectors - 1]
+    @property
+    def row_counts(self) -> range:
+        """Rows that tiles with a function of their extent may have."""
+        return range(1, self.most_rows + 1)
+
+    def vector_counts(self, rows: int) -> list[int]:
+        """Vectors that such tiles of ``rows`` rows may have."""
+        return [count for count, limit in enumerate(self.row_limits, 1) if rows <= limit]
 
     @property
     def tile_columns(self) -> int:

@@ -57,6 +57,8 @@ ELSEWHERE = (
     "finish",
     "scalars",
     "places",
+    "triangles",
+    "depth",
 )
 """Fields of which these strategies take nothing, or whose choices are tested for themselves."""
 
