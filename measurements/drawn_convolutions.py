@@ -31,9 +31,9 @@ from measurements.row_reductions import ROTATED_BYTES, geometric
 BATCHES = (1, 7, 64)
 LAYERS = 24
 TURNS = 9
-FINALISTS = 5
 TRIALS = 5
 """Launches of a contestant by which it becomes a finalist."""
+FINALISTS = 5
 """So many of cuDNN's plans take turns with ours: the fastest of a first trial of all."""
 MOST_OPERATIONS = 6e11
 MOST_BYTES = 1 << 28
