@@ -5,8 +5,14 @@ A new opcode also needs its modifiers in `forms.py`, and its name in `blocks.py`
 
 from importlib import import_module
 
-from gemmgen.emulator.instructions.registry import bind, instruction, opcodes
+from gemmgen.emulator.instructions.registry import bind, instruction, load_later, opcodes
 
+
+def _load(file: str) -> None:
+    import_module(f"{__name__}.{file}")
+
+
+load_later(_load)
 for _concern in (
     "approximate",
     "async_copy",
@@ -32,6 +38,6 @@ for _concern in (
     # Forms for 128 bits, which are asked before the general ones.
     "wide",
 ):
-    import_module(f"{__name__}.{_concern}")
+    _load(_concern)
 
 __all__ = ["bind", "instruction", "opcodes"]

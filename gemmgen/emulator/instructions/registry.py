@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.errors import UnknownInstruction
@@ -33,6 +32,10 @@ LATER: dict[str, tuple[str, ...]] = {
 """The files of opcodes that most kernels lack: they are imported with the first such instruction."""
 
 
+def _load(file: str) -> None:
+    raise AssertionError(f"{file} is asked for before the package is imported")
+
+
 def instruction(*opcodes: str, when: Callable[[Instruction], bool] | None = None, table: str = "real") -> Callable[[Handler], Handler]:
     """Registers a handler for opcodes, perhaps only for forms that `when` accepts; the last registered wins.
 
@@ -52,7 +55,7 @@ def bind(inst: Instruction, binder: Binder) -> Operation:
     check_form(inst)
     _complete(inst.opcode)
     if not binder.arithmetic.is_real:
-        import_module("gemmgen.emulator.instructions.over_field")
+        _load("over_field")
     try:
         for table in binder.arithmetic.tables:
             for accepts, handler in _TABLES[table].get(inst.opcode, ()):
@@ -63,9 +66,15 @@ def bind(inst: Instruction, binder: Binder) -> Operation:
     raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
 
 
+def load_later(load: Callable[[str], None]) -> None:
+    """Sets the function that imports a file of this package by its name."""
+    global _load
+    _load = load
+
+
 def _complete(opcode: str) -> None:
     for file in LATER.get(opcode, ()):
-        import_module(f"gemmgen.emulator.instructions.{file}")
+        _load(file)
 
 
 def misunderstood(inst: Instruction, error: Exception) -> UnknownInstruction:
