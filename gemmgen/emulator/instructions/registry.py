@@ -32,8 +32,12 @@ LATER: dict[str, tuple[str, ...]] = {
 """The files of opcodes that most kernels lack: they are imported with the first such instruction."""
 
 
-def _load(file: str) -> None:
+def _too_early(file: str) -> None:
     raise AssertionError(f"{file} is asked for before the package is imported")
+
+
+_load: Callable[[str], None] = _too_early
+"""Imports a file of this package by its name."""
 
 
 def instruction(*opcodes: str, when: Callable[[Instruction], bool] | None = None, table: str = "real") -> Callable[[Handler], Handler]:
