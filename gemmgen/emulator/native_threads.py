@@ -74,7 +74,7 @@ _SECONDS_OF_A_STEP = 0.1
 _THREAD_LIMIT = 1 << 32
 """Turns of loops of one thread from which it seems to wait for another one."""
 _WAITING_LIMIT = 1 << 24
-"""The same of kernels with accesses that threads may wait with."""
+"""Such turns for a kernel with accesses by which its threads may wait for each other."""
 _ALONE_SECONDS = 0.03
 """Seconds of a launch from which several threads of this process share its blocks."""
 _SHARED_STEP_SECONDS = 0.05

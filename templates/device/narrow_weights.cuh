@@ -69,9 +69,9 @@ __device__ __forceinline__ unsigned multiply_add_bf16(unsigned pair, unsigned fa
     return result;
 }
 
-// Two neighbours along k of eight weights of 4 bits, less their zero point, times 2^-9: kPart 2 s + r of a word. A nibble in
-// the lowest eight bits of a float16 is a subnormal number, or of the first exponent, which continues them: of two nibbles in
-// a byte, neither has to be shifted. `offset`: -2^-9 times the zero point, twice.
+// Two neighbours along k of eight weights of 4 bits, less their zero point, times 2^-9: kPart 2 s + r of a word. A
+// nibble in the lowest eight bits of a float16 is a subnormal number, or of the first exponent, which continues them:
+// of two nibbles in a byte, neither has to be shifted. `offset`: -2^-9 times the zero point, twice.
 template <int kPart>
 __device__ __forceinline__ unsigned small_nibbles_to_f16(unsigned word, unsigned offset)
 {

@@ -113,7 +113,7 @@ EARLY_BYTES = 6 << 20
 """Tensors up to this gain from an early launch on an H200: 1.13 to 1.66 times on ten of 0.4 to 4.5 MB. Of thirteen from 8 to 46 MB,
 six lose, up to a quarter: blocks of the next launch crowd on the SMs that are free first. Blocks that share a row do not come early."""
 EARLY_BYTES_OF_MOMENTS = 10 << 20
-"""The same for means and variances, of which each thread combines more at the end: 2048 x 1000 of float32 take 4.7 us instead of 5.3."""
+"""That limit for means and variances, whose threads combine more at the end: 2048 x 1000 of float32 takes 4.7 us instead of 5.3."""
 EARLY_ARCHITECTURE = "sm_90"
 """The oldest architecture of kernels that come early."""
 BLOCKS_MARGIN = 2.0

@@ -158,23 +158,30 @@ class TensorPlan(GemmPlan):
         return self.spec.rasterization.group > 1 or bool(self.batched) or divided or self.spec.triangles.c != "all"
 
     @property
-    def k_ends(self) -> tuple[str, ...]:
-        """Values of k that a tile's rows of a triangular A, or columns of B, end before; CUDA expressions."""
+    def factors_with_zeros(self) -> tuple[str, ...]:
+        """Parts of a tile's triangular factors, in words."""
         triangles = self.spec.triangles
-        rows = ("work.row + kTileM",) if triangles.a == "lower" else ()
-        return (*rows, "work.column + kTileN") if triangles.b == "upper" else rows
+        rows = ("all rows of A",) if triangles.a != "all" else ()
+        return (*rows, "all columns of B") if triangles.b != "all" else rows
 
     @property
-    def k_begins(self) -> tuple[str, ...]:
-        """Values of k that they begin with, or before; CUDA expressions."""
-        triangles = self.spec.triangles
-        rows = ("work.row",) if triangles.a == "upper" else ()
-        return (*rows, "work.column") if triangles.b == "lower" else rows
+    def k_end(self) -> str:
+        """The CUDA expression of the values of k that a tile's triangular factors end before."""
+        end = "min(work.row + kTileM, k)" if self.spec.triangles.a == "lower" else "k"
+        return f"min(work.column + kTileN, {end})" if self.spec.triangles.b == "upper" else end
+
+    @property
+    def k_begin(self) -> str:
+        """The CUDA expression of a value of k before which they have zeros; empty if they begin with the first."""
+        rows, columns = self.spec.triangles.a == "upper", self.spec.triangles.b == "lower"
+        if rows and columns:
+            return "max(work.row, work.column)"
+        return "work.row" if rows else "work.column" if columns else ""
 
     @property
     def begins_within(self) -> bool:
         """True if a piece of work may begin with another step along k than the first."""
-        return getattr(self.spec.decomposition, "slices", 1) != 1 or self.store == "streamed" or bool(self.k_begins) or self.depth_unit > 1
+        return getattr(self.spec.decomposition, "slices", 1) != 1 or self.store == "streamed" or bool(self.k_begin) or self.depth_unit > 1
 
 
 class TensorNumbers(TypedDict):
