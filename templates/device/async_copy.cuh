@@ -13,8 +13,8 @@ __device__ __forceinline__ void copy_async(unsigned target, const void* source, 
             :: "r"(target), "l"(source), "r"(bytes), "n"(kBytes) : "memory");
 }
 
-// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0. Prefetches the
-// kPrefetch bytes (64, 128 or 256) around the source into the L2.
+// Starts to copy kBytes (4, 8 or 16) to shared memory: reads the first `bytes` and fills the rest with 0. Prefetches
+// the kPrefetch bytes (64, 128 or 256) around the source into the L2.
 template <int kBytes, int kPrefetch>
 __device__ __forceinline__ void copy_async_prefetching(unsigned target, const void* source, int bytes)
 {

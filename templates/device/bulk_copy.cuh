@@ -53,8 +53,8 @@ __device__ __forceinline__ void multicast_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Starts to copy some channels of a column of pixels to shared memory: of the pixels at a distance of (dx, dy) from those
-// of the map's walk, which begins at (x, y) of an image.
+// Starts to copy some channels of a column of pixels to shared memory: of the pixels at a distance of (dx, dy) from
+// those of the map's walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
 {
@@ -77,9 +77,9 @@ __device__ __forceinline__ void load_block_pixels(
            "h"(static_cast<unsigned short>(dy)), "h"(static_cast<unsigned short>(block)) : "memory");
 }
 
-// Copies all channels of block `block` of a column of pixels to the same place in every thread block of the mask `blocks`,
-// and arrives at the barrier of each. The pixels are at a distance of (dx, dy) from those of the map's walk, which begins
-// at (x, y) of an image.
+// Copies all channels of block `block` of a column of pixels to the same place in every thread block of the mask
+// `blocks`, and arrives at the barrier of each. The pixels are at a distance of (dx, dy) from those of the map's walk,
+// which begins at (x, y) of an image.
 __device__ __forceinline__ void multicast_block_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int block, int x, int y, int image,
     int dx, int dy)
@@ -92,9 +92,9 @@ __device__ __forceinline__ void multicast_block_pixels(
            "h"(static_cast<unsigned short>(block)) : "memory");
 }
 
-// Copies some channels of a column of pixels to the same place in every thread block of the mask `blocks`, and arrives at
-// the barrier of each. The pixels are at a distance of (dx, dy) from those of the map's walk, which begins at (x, y) of an
-// image.
+// Copies some channels of a column of pixels to the same place in every thread block of the mask `blocks`, and arrives
+// at the barrier of each. The pixels are at a distance of (dx, dy) from those of the map's walk, which begins at (x, y)
+// of an image.
 __device__ __forceinline__ void multicast_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int channel, int x, int y,
     int image, int dx, int dy)

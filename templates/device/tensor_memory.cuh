@@ -55,8 +55,8 @@ __device__ __forceinline__ void wait_for_tensor_loads()
     asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
 }
 
-// Starts to load 32 columns of 16 lanes: in every 8 columns, a thread gets two adjacent elements of row lane / 4, and two
-// of the row 8 below.
+// Starts to load 32 columns of 16 lanes: in every 8 columns, a thread gets two adjacent elements of row lane / 4, and
+// two of the row 8 below.
 __device__ __forceinline__ void load_tensor_columns(float (&values)[16], unsigned address)
 {
     asm volatile(

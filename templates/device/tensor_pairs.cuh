@@ -67,8 +67,8 @@ __device__ __forceinline__ void load_pair_boxes_3d(
         load_pair_box_3d(target + box * kBytes, map, barrier, x + box * kElements, y, z);
 }
 
-// Starts to copy some channels of a column of pixels: of the pixels at a distance of (dx, dy) from those of the map's walk,
-// which begins at (x, y) of an image.
+// Starts to copy some channels of a column of pixels: of the pixels at a distance of (dx, dy) from those of the map's
+// walk, which begins at (x, y) of an image.
 __device__ __forceinline__ void load_pair_pixels(
     unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
 {
