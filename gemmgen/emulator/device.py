@@ -515,23 +515,23 @@ class Device:
         units = {region.start: touched_unit(region.stop - region.start) for region in memory.regions if region.start and tracks}
         outcome = native_threads.run(
             known.compiled,
-            memory.data,
-            memory.regions,
-            watched,
-            self._pages,
-            self._unwritten,
-            units,
-            self._clock,
-            grid,
-            block,
-            shared_bytes,
-            progress,
-            self.jobs,
+            native_threads.Launch(
+                memory.data,
+                memory.regions,
+                watched,
+                self._pages,
+                self._unwritten,
+                units,
+                self._clock,
+                grid,
+                block,
+                *shared_bytes,
+                self.jobs,
+                progress,
+            ),
         )
         if outcome is None:
-            known.compiled.failures += 1
             return None
-        known.compiled.failures = 0
         for page, unwritten in outcome.unwritten.items():
             self.note_page(page, unwritten)
         by_start = {region.start: region for region in memory.regions}

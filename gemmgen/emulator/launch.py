@@ -268,23 +268,24 @@ def _run_compiled(waves: Waves, jobs: int, progress: Progress | None) -> bool:
     watched = memory.regions if written is None else memory.regions_behind(written)
     outcome = native_threads.run(
         kernel,
-        memory.data,
-        memory.regions,
-        watched,
-        pages,
-        unwritten,
-        {},
-        native_threads.Clock(),
-        waves.grid,
-        waves.block,
-        (waves.shared_bytes, waves.needed),
-        progress,
-        jobs,
+        native_threads.Launch(
+            memory.data,
+            memory.regions,
+            watched,
+            pages,
+            unwritten,
+            {},
+            native_threads.Clock(),
+            waves.grid,
+            waves.block,
+            waves.shared_bytes,
+            waves.needed,
+            jobs,
+            progress,
+        ),
     )
     if outcome is None:
-        kernel.failures += 1
         return False
-    kernel.failures = 0
     waves.counts, waves.starts, waves.steps = outcome.instructions(program), 1, sum(outcome.executions)
     left = {**unwritten, **outcome.unwritten}
 

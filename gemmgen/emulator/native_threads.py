@@ -9,6 +9,7 @@ translation, with strong accesses whose order decides about results, or with reg
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import time
 import weakref
@@ -961,53 +962,49 @@ class Outcome:
         return counts
 
 
-def run(
-    kernel: Kernel,
-    memory: np.ndarray,
-    regions: Sequence[Region],
-    watched: Sequence[Region],
-    pages: np.ndarray,
-    unwritten: Mapping[int, np.ndarray],
-    units: Mapping[int, int],
-    clock: Clock,
-    grid: Dim3,
-    block: Dim3,
-    shared_bytes: tuple[int, int],
-    progress: Callable[[int, int], object] | None = None,
-    jobs: int = 1,
-) -> Outcome | None:
-    """Runs all blocks; None if that was given up: memory is then as it was before. `watched` are the regions that the kernel may write;
-    `pages` and `unwritten` the state of each page's bytes; `units`: bytes of a flag of accesses to a region, by its start;
-    `shared_bytes`: dynamic and all shared memory of a block; `jobs`: threads of this process that may share the blocks."""
-    given = (memory, regions, watched, pages, unwritten, units, clock, grid, block, shared_bytes, progress, jobs)
-    outcome = _attempt(kernel, *given)
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What the blocks of a launch of a compiled kernel work on."""
+
+    memory: np.ndarray
+    regions: Sequence[Region]
+    watched: Sequence[Region]
+    """The regions that the kernel may write."""
+    pages: np.ndarray
+    """The state of each page's bytes."""
+    unwritten: Mapping[int, np.ndarray]
+    """Flags of the bytes of the pages some of whose bytes nothing has written."""
+    units: Mapping[int, int]
+    """Bytes of a flag of accesses to a region, by its start."""
+    clock: Clock
+    grid: Dim3
+    block: Dim3
+    dynamic_bytes: int
+    """Dynamic shared memory of a block."""
+    shared_bytes: int
+    """All shared memory of a block."""
+    jobs: int = 1
+    """Threads of this process that may share the blocks."""
+    progress: Callable[[int, int], object] | None = None
+
+
+def run(kernel: Kernel, launch: Launch) -> Outcome | None:
+    """Runs all blocks; None if that was given up: memory is then as it was before, and the kernel counts a failure."""
+    outcome = _attempt(kernel, launch)
     if outcome is None and kernel.given_up_at == _LANE_IS_MISSING and not kernel.follows_shuffles:
         other = kernel_of(kernel.program, follows_shuffles=True)
         if other is not None:
             kernel.library, kernel.suspends, kernel.hints, kernel.follows_shuffles = other.library, other.suspends, other.hints, True
-            outcome = _attempt(kernel, *given)
+            outcome = _attempt(kernel, launch)
+    kernel.failures = kernel.failures + 1 if outcome is None else 0
     return outcome
 
 
-def _attempt(
-    kernel: Kernel,
-    memory: np.ndarray,
-    regions: Sequence[Region],
-    watched: Sequence[Region],
-    pages: np.ndarray,
-    unwritten: Mapping[int, np.ndarray],
-    units: Mapping[int, int],
-    clock: Clock,
-    grid: Dim3,
-    block: Dim3,
-    shared_bytes: tuple[int, int],
-    progress: Callable[[int, int], object] | None,
-    jobs: int,
-) -> Outcome | None:
+def _attempt(kernel: Kernel, launch: Launch) -> Outcome | None:
     """Runs all blocks, as `run` describes."""
     program, library = kernel.program, kernel.library
-    dynamic, needed = shared_bytes
-    threads = block[0] * block[1] * block[2]
+    memory, regions, pages, units, clock, grid = launch.memory, launch.regions, launch.pages, launch.units, launch.clock, launch.grid
+    needed, threads = launch.shared_bytes, math.prod(launch.block)
     if (threads if kernel.suspends else 1) * program.local_bytes > _MOST_LOCAL_BYTES or not regions:
         return None
     kernel.given_up_at = 0
@@ -1018,7 +1015,7 @@ def _attempt(
         return None
     clock.now += 1
     table = (_RegionOfC * len(regions))()
-    may_write = {region.start for region in watched}
+    may_write = {region.start for region in launch.watched}
     for place, region in enumerate(regions):
         entry = table[place]
         entry.start, entry.size = GLOBAL_BASE + region.start, region.stop - region.start
@@ -1032,20 +1029,20 @@ def _attempt(
     state = np.ascontiguousarray(pages[:count])
     tables = np.zeros((2, count), np.uint64)
     own = np.zeros(count, np.uint8)
-    for page, known in unwritten.items():
+    for page, known in launch.unwritten.items():
         if page < count and state[page]:
             tables[0, page] = known.ctypes.data
     context.memory, context.base = memory.ctypes.data, GLOBAL_BASE
     context.regions, context.region_count = ctypes.addressof(table), len(regions)
     context.page_state, context.own_flags = state.ctypes.data, own.ctypes.data
     context.unwritten, context.saved = tables[0].ctypes.data, tables[1].ctypes.data
-    context.grid[:], context.block[:], context.threads = grid, block, threads
-    context.dynamic_bytes, context.total_bytes = dynamic, needed
+    context.grid[:], context.block[:], context.threads = grid, launch.block, threads
+    context.dynamic_bytes, context.total_bytes = launch.dynamic_bytes, needed
     context.thread_limit, context.bytes = kernel.thread_limit, len(memory)
     latch = np.zeros(1, np.int32)
     context.lock = latch.ctypes.data
     team = [_Member(kernel, context, clock, granules, needed, threads)]
-    jobs = 1 if kernel.is_ordered else min(jobs, _most_members(kernel, watched))
+    jobs = 1 if kernel.is_ordered else min(launch.jobs, _most_members(kernel, launch.watched))
     total, done, step, succeeded, began = grid[0] * grid[1] * grid[2], 0, 1, False, time.perf_counter()
     try:
         while done < total:
@@ -1057,8 +1054,8 @@ def _attempt(
                 return None
             now = time.perf_counter()
             step = step * 2 if now - started < _SECONDS_OF_A_STEP else max(step // 2, 1)
-            if progress is not None:
-                progress(done, total)
+            if launch.progress is not None:
+                launch.progress(done, total)
             if jobs > 1 and now - began > _ALONE_SECONDS and total - done > 1:
                 while len(clock.others) < jobs - 1:
                     clock.others.append(Clock())
@@ -1070,7 +1067,7 @@ def _attempt(
                 except MemoryError:
                     jobs = 1
                     continue
-                why = _share(team, done, total, count, progress)
+                why = _share(team, done, total, count, launch.progress)
                 if why:
                     kernel.given_up_at = why
                     return None
