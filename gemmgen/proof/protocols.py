@@ -32,10 +32,10 @@ from gemmgen.proof.rings import PROPERTIES, Findings, Ring, follow, place_of
 from gemmgen.proof.roles import FEW_TURNS, SHARED_BASE, Runner, Step
 from gemmgen.proof.semantics import _ARITHMETIC, _special
 from gemmgen.proof.solver import Solver
-from gemmgen.proof.symbols import Content, Expression, signed
+from gemmgen.proof.symbols import Content, Expression, compares_floats, negation_free, signed
 from gemmgen.proof.tensor_memory import follow_tensor_memory, uses_tensor_memory
 from gemmgen.proof.tiles import ended_early, one_tile
-from gemmgen.proof.values import Value, as_term, constant
+from gemmgen.proof.values import Value, as_term, choose, constant
 
 MOST = (1 << 31) - 1
 
@@ -415,6 +415,8 @@ def _value(content: Content, known: Knowledge, counters: dict[Expression, Value]
         return _special(known, content.operation)
     opcode, *modifiers = content.operation.split(".")
     meaning = _ARITHMETIC.get(opcode)
+    if opcode == "selp":
+        return _chosen(content, known, counters)
     parts = [_value(part, known, counters) for part in content.arguments]
     values = [part for part in parts if part is not None]
     kind = next((word for word in reversed(modifiers) if word[1:] in ("16", "32", "64")), "")
@@ -425,3 +427,15 @@ def _value(content: Content, known: Knowledge, counters: dict[Expression, Value]
     if found is None:
         return None
     return known.seen(found, int(kind[1:]), True, ())
+
+
+def _chosen(content: Expression, known: Knowledge, counters: dict[Expression, Value] | None) -> Value | None:
+    """One of two numbers by a comparison of floats, which may come out either way; None for other comparisons."""
+    *numbers, comparison = content.arguments
+    yes, no = (_value(number, known, counters) for number in numbers)
+    if yes is None or no is None or not isinstance(comparison, Expression):
+        return None
+    plain, negated = negation_free(comparison)
+    if not compares_floats(plain):
+        return None
+    return choose(z3.Bool(repr(plain)), no, yes) if negated else choose(z3.Bool(repr(plain)), yes, no)

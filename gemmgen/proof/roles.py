@@ -17,11 +17,12 @@ from gemmgen.emulator.ptx.syntax import Address, Float, Function, Instruction, I
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.control import LEAVES, ControlFlow, Unliftable, control_flow
 from gemmgen.proof.semantics import PURE
-from gemmgen.proof.slicing import FLOATS, negated_register, written
+from gemmgen.proof.slicing import FLOATS, negated_register, uniform_floats, written
 from gemmgen.proof.symbols import (
     Content,
     Expression,
     Results,
+    compares_floats,
     computed,
     less,
     logic,
@@ -170,6 +171,7 @@ class Runner:
         """Beginnings and limits of loops whose sum must not overflow, where the limit is at least 1."""
         self.states = 0
         self._work = 0
+        self._uniform_floats = uniform_floats(function)
         self._live, self._relevant = _live_registers(function, self.flow)
         self._results: Results = {}
         self._computes = {
@@ -331,6 +333,8 @@ class Runner:
     def _predicate(self, instruction: Instruction, environment: Mapping[str, Content], facts: Facts) -> Content | None:
         assert instruction.guard is not None
         value = under(environment.get(instruction.guard.name), facts)
+        if isinstance(value, Expression) and any(compares_floats(part) for part in open_parts(value)):
+            return None
         return logic("not", (value,)) if instruction.guard_negated and value is not None else value
 
     def _rest(self, roles: tuple[Role, ...], facts: Facts) -> tuple[tuple[Role, ...], Facts]:
@@ -483,7 +487,10 @@ class Runner:
             result = self._shuffled(role, instruction, threads, values)
         elif len(written(instruction)) == 1 and written(instruction)[0].type not in FLOATS:
             operands = instruction.operands[1:]
-            contents = tuple(self._operand(operand, values) for operand in operands)
+            if opcode == "setp" and instruction.type in FLOATS:
+                contents = tuple(map(self._uniform_float, operands))
+            else:
+                contents = tuple(self._operand(operand, values) for operand in operands)
             result = computed(instruction, contents, self._results)
             if opcode == "setp" and isinstance(result, Expression) and isinstance(operands[0], Register):
                 plain, negated = negation_free(result)
@@ -538,6 +545,13 @@ class Runner:
         if isinstance(operand, Float):
             return None
         return values.of(operand)
+
+    def _uniform_float(self, operand: Operand) -> Content | None:
+        """The name of a float that all threads of the launch agree on, such as alpha; None for others."""
+        if isinstance(operand, Float):
+            return Expression(repr(operand))
+        name = self._uniform_floats.get(operand.name) if isinstance(operand, Register) else None
+        return None if name is None else Expression(name)
 
     def _assign(self, instruction: Instruction, result: Content | None, environment: Environment) -> None:
         targets = written(instruction)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.proof.slicing import FLOATS
 
 Each: TypeAlias = tuple[int, ...]
 """One number for each thread of the block."""
@@ -318,7 +319,7 @@ def _comparison(instruction: Instruction, values: tuple[Content, ...]) -> Conten
     if order is None or len(values) != 2 or any(word in instruction.modifiers for word in ("and", "or", "xor")):
         return None
     a, b = values
-    if kind[0] not in "sub":  # a float that is no number is on neither side
+    if kind in FLOATS:  # a float that is no number is on neither side
         return Expression(f"{order}.{kind}", values)
     if order in ("eq", "ne") and isinstance(b, int) and isinstance(a, Expression) and _above(a) > b >= 0:
         return int(order == "ne")
@@ -379,6 +380,11 @@ def open_parts(value: Content | None) -> list[Expression]:
     if value.operation in ("and", "or", "xor", "not"):
         return [part for each in value.arguments for part in open_parts(each)]
     return [value]
+
+
+def compares_floats(comparison: Expression) -> bool:
+    """True for a comparison of floats that all threads agree on."""
+    return comparison.operation.rpartition(".")[2] in FLOATS
 
 
 def replaced(value: Content | None, old: Expression, new: Content | None) -> Content | None:

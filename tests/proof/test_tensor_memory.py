@@ -11,14 +11,17 @@ import pytest
 pytest.importorskip("z3")
 
 import gemmgen
+from gemmgen.codegen.rendering import render
 from gemmgen.emulator.ptx.parser import parse
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.rings import Findings
+from gemmgen.proof.slicing import with_floats
 from gemmgen.proof.tensor_memory import follow_tensor_memory
-from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
+from gemmgen.toolchain.nvrtc import compile_source
 
 from .test_rings import changed, doubled, number, without
 
@@ -135,3 +138,81 @@ def test_no_mistake_in_a_ring_is_proved(name: str) -> None:
     except Unliftable:
         return
     assert any(found.reasons[each] for each in (*OF_RINGS, "memory"))
+
+
+SCALED = ("fp8_128x64", "int8_128x128", "tf32_128x128")
+"""Kernels where alpha, a float, decides whether there is a sum over k."""
+DECISION = "    if (alpha == 0.0f)\n        k = 0;\n"
+TURN_OF = "const Work {} = work_at(index, m, n, k);"
+
+
+@cache
+def scaled(name: str) -> tuple[LaunchSequence, str]:
+    """A kernel with two stages and a factor alpha, and its CUDA source."""
+    plan = gemmgen.plan(gemmgen.load_spec(shipped_specs()[f"gemm/tcgen05/{name}"], ["mainloop.stages=2"]))
+    assert isinstance(plan, KernelPlan)
+    return plan.sequence, render(plan).text
+
+
+def reasons(name: str, source: str) -> dict[str, list[str]]:
+    """Why properties of a kernel with this source are not proved; none if it is not followed at all."""
+    sequence = scaled(name)[0]
+    (launch,) = sequence.launches
+    module = parse(compile_source(source, architecture="sm_100a", options=COMPILE_OPTIONS, name="kernel.cu").ptx)
+    try:
+        found = follow_tensor_memory(sequence, launch, module, with_floats(module.functions[launch.entry]), lambda: None)[0].found
+    except Unliftable as error:
+        return {"races": [str(error)]}
+    return {each: list(found.reasons[each]) for each in (*OF_RINGS, "memory") if found.reasons[each]}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_alpha_may_decide_whether_there_is_a_sum(name: str) -> None:
+    assert not reasons(name, scaled(name)[1])
+
+
+def decided(**conditions: str) -> Callable[[str], str]:
+    """Parties set k to 0 by conditions of theirs: the filler, the issuer, or readers."""
+
+    def change(source: str) -> str:
+        assert source.count(DECISION) == 1
+        parts = source.replace(DECISION, "").split(TURN_OF.format("work"))
+        head, middle, tail = parts
+        turns = {party: f"work_at(index, m, n, {text} ? 0 : k);" for party, text in conditions.items()}
+        whole = "work_at(index, m, n, k);"
+        filler, issuer = (f"const Work work = {turns.get(party, whole)}" for party in ("filler", "issuer"))
+        return f"{head}{filler}{middle}{issuer}" + tail.replace(
+            f"const Work tile = {whole}", f"const Work tile = {turns.get('readers', whole)}"
+        )
+
+    return change
+
+
+ALPHA = "alpha == 0.0f"
+UNEQUAL: dict[str, Callable[[str], str]] = {
+    "the filler alone": decided(filler=ALPHA),
+    "the issuer alone": decided(issuer=ALPHA),
+    "all but the issuer": decided(filler=ALPHA, readers=ALPHA),
+    "all but readers": decided(filler=ALPHA, issuer=ALPHA),
+    "another constant": decided(filler=ALPHA, issuer="alpha == 1.0f", readers=ALPHA),
+    "another order": decided(filler="alpha > 0.0f", issuer="!(alpha <= 0.0f)", readers="alpha > 0.0f"),
+    "the opposite": decided(filler=ALPHA, issuer="alpha != 0.0f", readers=ALPHA),
+    "another float": decided(filler=ALPHA, issuer="alpha * alpha == 0.0f", readers=ALPHA),
+    "a float of the thread": decided(**dict.fromkeys(("filler", "issuer", "readers"), "alpha * threadIdx.x == 0.0f")),
+    "a float in memory": decided(**dict.fromkeys(("filler", "issuer", "readers"), "__ldg(reinterpret_cast<const float*>(C)) == 0.0f")),
+    "a float that changes": decided(filler="(alpha += 1.0f) == 0.0f", issuer="(alpha += 2.0f) == 0.0f", readers=ALPHA),
+    "a stage is given back where alpha is 1": changed(r"commit_products\(empty", lambda m: f"if (alpha == 1.0f) {m[0]}"),
+    "sums are handed on where alpha is 1": changed(r"commit_products\(done", lambda m: f"if (alpha == 1.0f) {m[0]}"),
+    "readers wait where alpha is 1": changed(r"mbarrier_wait\(done", lambda m: f"if (alpha == 1.0f) {m[0]}"),
+    "bytes are promised where alpha is 1": changed(r"mbarrier_arrive_expect\(full", lambda m: f"if (alpha == 1.0f) {m[0]}"),
+    "sums are given back where alpha is 1": changed(r"if \(lane == 0\)(?=\s*mbarrier_arrive)", lambda m: "if (lane == 0 && alpha == 1.0f)"),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("mistake", UNEQUAL)
+def test_no_mistake_in_what_alpha_decides_is_proved(name: str, mistake: str) -> None:
+    source = scaled(name)[1]
+    wrong = UNEQUAL[mistake](source)
+    assert wrong != source
+    assert reasons(name, wrong)
