@@ -1,8 +1,12 @@
 """Reductions that no table was tuned for, drawn by a seeded generator over kinds of shapes, beside torch on the same arrays.
 
-``python measurements/odd_reductions.py`` writes ``odd_reductions.json`` and ``odd_reductions.md`` next to itself (``--out`` elsewhere).
+    python -m measurements.odd_reductions                              # writes odd_reductions.json and .md beside itself (--out: elsewhere)
+    python -m measurements.odd_reductions --seeds 1 2 --compiled --prepare
+    python -m measurements.odd_reductions --seeds 1 2 --compiled --seconds 90
+
 Every call is checked before it is timed. Launches rotate through copies of the input beyond the L2 and are replayed as CUDA
-graphs, ours and torch's in turns.
+graphs, ours and torch's in turns. ``--compiled``: beside torch.compile (max-autotune) too, whose code ``--prepare`` makes in several
+processes.
 """
 
 from __future__ import annotations
@@ -18,11 +22,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from measurements.preparation import in_processes
+from measurements.row_operations import keep_compiled_code
+
 SEED = 20260117
 COLD_BYTES = 192 << 20
 """Copies of an input reach this far: more than three times the L2."""
 GRAPH_SECONDS = 1.2e-3
 ROUNDS = 9
+PROCESSES, PREPARED_SECONDS = 12, 50.0
+MIN_LEFT = 3.0
+"""Seconds that a problem needs to be begun."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +114,13 @@ class Row:
     error: float = 0.0
     """Largest error relative to the check's bound."""
     failure: str = ""
+    compiled: float | None = None
+    seed: int = SEED
 
     @property
     def ratio(self) -> float:
-        return self.torch / self.ours if self.ours else 0.0
+        """The faster peer's time over ours."""
+        return min(self.torch, self.compiled or self.torch) / self.ours if self.ours else 0.0
 
 
 def torch_call(torch: Any, problem: Problem) -> Callable[[Any, Any], Any]:
@@ -119,6 +132,51 @@ def torch_call(torch: Any, problem: Problem) -> Callable[[Any, Any], Any]:
     if problem.operation in ("sum", "mean"):
         return lambda x, out: one(x, axes, dtype=out.dtype, out=out)
     return lambda x, out: one(x, axes, out=out)
+
+
+def compiled_call(torch: Any, problem: Problem, out: str) -> Callable[[Any], Any]:
+    """torch's reduction to elements of the type ``out``, compiled; measurements capture CUDA graphs themselves."""
+    axes: Any = problem.axes if len(problem.axes) > 1 else problem.axes[0]
+    kind = getattr(torch, out)
+    calls: dict[str, Callable[[Any], Any]] = {
+        "sum": lambda x: torch.sum(x, axes, dtype=kind),
+        "mean": lambda x: torch.mean(x, axes, dtype=kind),
+        "max": lambda x: torch.amax(x, axes),
+        "argmax": lambda x: torch.argmax(x, axes),
+        "logsumexp": lambda x: torch.logsumexp(x, axes),
+    }
+    made: Callable[[Any], Any] = torch.compile(calls[problem.operation], mode="max-autotune-no-cudagraphs", dynamic=False)
+    return made
+
+
+def result_type(problem: Problem) -> str:
+    """The type that torch stores a result in."""
+    return "int64" if problem.operation == "argmax" or (problem.dtype == "int8" and problem.operation == "sum") else problem.dtype
+
+
+def prepare_some(chosen: list[Problem], until: float, compiled: bool) -> None:
+    """Calls ours on each problem, then the compiled peer, so that their code is in the caches."""
+    import torch
+
+    from gemmgen import ops
+
+    for problem in chosen:
+        if time.time() > until:
+            return
+        axes: Any = problem.axes if len(problem.axes) > 1 else problem.axes[0]
+        try:
+            view = problem.view(torch.ones(problem.base, device="cuda", dtype=getattr(torch, problem.dtype)))
+            result = ops.reduce(view, problem.operation, axes)
+            ops.reduce(
+                view, problem.operation, axes, out=torch.empty(result.shape, dtype=getattr(torch, result_type(problem)), device="cuda")
+            )
+            if compiled:
+                compiled_call(torch, problem, result_type(problem))(view)
+            torch.cuda.synchronize()
+        except Exception as error:
+            print(f"{problem.text}: {type(error).__name__}: {error}"[:300], flush=True)
+        view = result = None
+        torch.cuda.empty_cache()
 
 
 def worst_error(torch: Any, problem: Problem, x: Any, got: Any) -> float:
@@ -141,7 +199,7 @@ def worst_error(torch: Any, problem: Problem, x: Any, got: Any) -> float:
     return float(((got.double() - expected).abs() / scale).max()) / allowed
 
 
-def measure(torch: Any, problem: Problem) -> Row:
+def measure(torch: Any, problem: Problem, compiled: bool = False) -> Row:
     """One problem, checked and timed."""
     from gemmgen import ops
     from gemmgen.core.errors import GemmgenError
@@ -187,62 +245,92 @@ def measure(torch: Any, problem: Problem) -> Row:
     def theirs(index: int) -> None:
         peer(views[index], other)
 
-    times = median_seconds(torch, {"ours": ours, "theirs": theirs}, sets=copies, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
-    mine, peers = times.values()
-    row.ours, row.torch = mine * 1e6, peers * 1e6
-    row.tbps = (elements * size + result.numel() * result.element_size()) / mine * 1e-12
+    turns = {"ours": ours, "torch": theirs}
+    if compiled:
+        made = compiled_call(torch, problem, result_type(problem))
+        made(views[0])
+        turns["compiled"] = lambda index: made(views[index])
+    times = {name: 1e6 * one for name, one in median_seconds(torch, turns, sets=copies, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS).items()}
+    row.ours, row.torch, row.compiled = times["ours"], times["torch"], times.get("compiled")
+    row.tbps = (elements * size + result.numel() * result.element_size()) / row.ours * 1e-6
     return row
 
 
-def report(rows: list[Row], device: str, version: str, date: str, seed: int) -> str:
-    """The table as Markdown."""
-    timed = [row for row in rows if not row.failure]
-    mean = math.exp(statistics.fmean(math.log(row.ratio) for row in timed)) if timed else 0.0
-    below = sum(row.ratio < 1 for row in timed)
+def report(rows: list[Row], device: str, version: str, date: str) -> str:
+    """The tables as Markdown, one for each seed."""
+    compiled = any(row.compiled for row in rows)
+    peers = f"PyTorch {version}{' and torch.compile (max-autotune)' * compiled}"
     lines = [
-        "# Odd reductions",
+        "# Reductions over odd axes",
         "",
-        f"{len(rows)} reductions drawn by `measurements/odd_reductions.py` (seed {seed}) on {device}, {date}, beside torch {version}:",
-        "device time, inputs rotating beyond the L2, CUDA graphs replayed in turns.",
-        "",
-        f"Geometric mean of torch's time over ours: **{mean:.2f}**; {below} below 1; {len(rows) - len(timed)} refused or wrong.",
-        "",
-        "| kind | reduction | us | torch's us | TB/s | torch / ours |",
-        "|---|---|---|---|---|---|",
+        f"Drawn by `measurements.odd_reductions` on {device}, {date}, beside {peers}: microseconds",
+        "of device time, inputs rotating beyond the L2, CUDA graphs replayed in turns. The ratio is the faster peer's time over ours.",
     ]
-    for row in rows:
-        figures = (
-            f"{row.ours:.1f} | {row.torch:.1f} | {row.tbps:.2f} | {row.ratio:.2f}" if not row.failure else f"| | | {row.failure[:120]}"
-        )
-        lines.append(f"| {row.problem['kind']} | {row.text} | {figures} |")
+    for seed in dict.fromkeys(row.seed for row in rows):
+        lines += ["", f"## Seed {seed}", "", f"| kind | reduction | ours | PyTorch |{' torch.compile |' * compiled} TB/s | ratio |"]
+        lines.append(f"|---|---|---:|---:|{'---:|' * compiled}---:|---:|")
+        of_seed = [row for row in rows if row.seed == seed]
+        timed = [row for row in of_seed if not row.failure]
+        for row in of_seed:
+            figures = f"{row.ours:.1f} | {row.torch:.1f} |{f' {row.compiled:.1f} |' if row.compiled else ' |' * compiled} {row.tbps:.2f}"
+            shown = f"{figures} | {row.ratio:.2f}" if not row.failure else f"| |{' |' * compiled} | {row.failure[:120]}"
+            lines.append(f"| {row.problem['kind']} | {row.text} | {shown} |")
+        lines += ["", f"Beside PyTorch: geometric mean and least {_summary([row.torch / row.ours for row in timed])} of {len(timed)};"]
+        lines[-1] += f" beside the faster of both {_summary([row.ratio for row in timed])};" if compiled else ""
+        lines[-1] += f" {len(of_seed) - len(timed)} refused or wrong."
     return "\n".join([*lines, ""])
+
+
+def _summary(ratios: list[float]) -> str:
+    return f"**{math.exp(statistics.fmean(map(math.log, ratios))):.2f}** and {min(ratios):.2f}" if ratios else "none"
 
 
 def main() -> None:
     """Measures everything and writes both files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
-    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[SEED])
+    parser.add_argument("--compiled", action="store_true", help="also beside torch.compile (max-autotune)")
+    parser.add_argument("--prepare", action="store_true", help="compile, and time nothing")
+    parser.add_argument("--seconds", type=float, default=1e6)
     arguments = parser.parse_args()
+    until = time.monotonic() + arguments.seconds
+    keep_compiled_code()
+    every = [(seed, problem) for seed in arguments.seeds for problem in drawn(seed)]
+    if arguments.prepare:
+        in_processes(prepare_some, [problem for _, problem in every], PROCESSES, PREPARED_SECONDS, arguments.compiled)
+        return
     import torch
 
+    compiler: Any = torch
+    compiler._dynamo.config.recompile_limit = len(every) + 1
     rows = []
-    for problem in drawn(arguments.seed):
-        started = time.perf_counter()
-        row = measure(torch, problem)
+    for seed, problem in every:
+        started = time.monotonic()
+        if until - started < MIN_LEFT:
+            break
+        try:
+            row = measure(torch, problem, arguments.compiled)
+        except Exception as error:
+            row = Row(asdict(problem), problem.text, failure=f"{type(error).__name__}: {error}"[:200])
+        row.seed = seed
         rows.append(row)
         torch.cuda.empty_cache()
         print(
-            f"{row.ratio:5.2f} {row.ours:9.1f} us {row.tbps:5.2f} TB/s  {row.text}  [{row.instance}] {row.failure[:150]} "
-            f"({time.perf_counter() - started:.1f} s)",
+            f"{row.ratio:5.2f} {row.ours:9.1f} us, torch {row.torch:.1f}, compiled {row.compiled or 0:.1f} {row.tbps:5.2f} TB/s {row.text} "
+            f"[{row.instance}] {row.failure[:150]} ({time.monotonic() - started:.1f} s)",
             flush=True,
         )
-    device = torch.cuda.get_device_name()
-    date = time.strftime("%Y-%m-%d")
-    origin = {"device": device, "torch": torch.__version__, "date": date, "seed": arguments.seed, "rounds": ROUNDS}
-    data = {**origin, "rows": [{**asdict(row), "ratio": row.ratio} for row in rows]}
+    device, date = torch.cuda.get_device_name(), time.strftime("%Y-%m-%d")
+    data = {
+        "device": device,
+        "torch": torch.__version__,
+        "date": date,
+        "rounds": ROUNDS,
+        "rows": [{**asdict(row), "ratio": row.ratio} for row in rows],
+    }
     (arguments.out / "odd_reductions.json").write_text(json.dumps(data, indent=1) + "\n")
-    (arguments.out / "odd_reductions.md").write_text(report(rows, device, torch.__version__, date, arguments.seed))
+    (arguments.out / "odd_reductions.md").write_text(report(rows, device, torch.__version__, date))
 
 
 if __name__ == "__main__":

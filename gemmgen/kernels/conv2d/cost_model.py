@@ -67,6 +67,8 @@ PART_OF_ROW, ODD_ROW, PART_OF_ODD_ROW = 2.2, 2.5, 3.0
 """Times of a copy by the copy engine over that of rows of whole steps that begin at sectors: of rows that end within a step, of those that
 begin within a sector, of both: 1.9 times for 48 channels of halves (beside 64), 2.2 for 184 (beside 192), 3.5 for 40, measured on an
 H200."""
+COPIES_BY_THREADS = 1.5
+"""Time of copies of vectors by threads over that of copies by the copy engine of rows of whole steps that begin at sectors."""
 DIRECT_ISSUE = 4.0
 """Instructions for each multiply-add of a thread that sums up by itself: a load, a conversion, a test whether the tap is in the image."""
 
@@ -155,7 +157,11 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works * loop.cluster_k
     blocks = ceil(blocks * costs.scattered) if divided else blocks
     turns = ceil_div(works, blocks) if blocks else 1
-    steps = ceil_div(problem["r"] * problem["s"] // plan.taps * ceil_div(problem["c"] // problem["groups"], loop.tile_k), loop.cluster_k)
+    inputs, taps = problem["c"] // problem["groups"], problem["r"] * problem["s"]
+    steps = ceil_div(taps * inputs, loop.tile_k) if loop.vectors else taps // plan.taps * ceil_div(inputs, loop.tile_k)
+    steps = ceil_div(steps, loop.cluster_k)
+    loaded_a, loaded_b = (operand.tile_bytes / operand.blocks * costs.loads for operand in (loop.a, loop.b))
+    loaded = loaded_a + loaded_b * COPIES_BY_THREADS if loop.vectors else (loaded_a + loaded_b) * _row_copies(plan, problem)
     reads = 1 + plan.arrays_like_output
     return Work(
         blocks=blocks,
@@ -167,7 +173,7 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         unit=loop.unit,
         issue=costs.issue * (costs.windows if plan.windows else 1.0),
         shared_clocks=0.0,
-        loaded_bytes=(loop.a.tile_bytes / loop.a.blocks + loop.b.tile_bytes / loop.b.blocks) * costs.loads * _row_copies(plan, problem),
+        loaded_bytes=loaded,
         in_flight=costs.in_flight * loop.stages,
         stored_bytes=costs.stores * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
         memory_bytes=cost(plan, problem).bytes,

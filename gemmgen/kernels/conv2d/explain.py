@@ -47,6 +47,8 @@ def _shape_of(plan: FinishingPlan) -> str:
         "tap_rows": "(k / 16, r, sixteens of a row, lane, 8)",
         "rows": "(k, r, s, c)",
         "neighbours": "(k rounded up to a multiple of 16, r, s, c)",
+        "filled_rows": "(k, r s c rounded up to a multiple of 128)",
+        "filled_neighbours": "(k rounded up to a multiple of 16, r s c to one of 128)",
         "taps": "(r, s, c / groups, k)",
     }
     return named.get(plan.filter_order, "(c / groups / 32, r, s, k, 32)")
@@ -73,6 +75,8 @@ _ORDERS = {
     "group_fragments": ", input channels of a group filled up with zeros",
     "tap_rows": ", the taps of a row side by side",
     "neighbours": ', output channels in the order "neighbours"',
+    "filled_rows": "",
+    "filled_neighbours": ', output channels in the order "neighbours"',
 }
 _LAYOUTS = {"nchw32": "(n, k / 32, p, q, 32)", "nchw4": "(n, k / 4, p, q, 4)", "nhwc": "(n, p, q, k)"}
 

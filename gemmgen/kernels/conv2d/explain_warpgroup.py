@@ -11,6 +11,7 @@ from gemmgen.kernels.tiles.unrolling import unrolling_text
 
 Lines = tuple[tuple[str, str], ...]
 _PRODUCER = "a warp, of which one thread keeps the stages full by the copy engine (TMA)"
+_VECTORS = "four warps that copy x, of which one thread has filters copied by the copy engine (TMA)"
 EARLY_LAUNCH = "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"
 
 
@@ -30,11 +31,12 @@ def warpgroup_sections(plan: WarpgroupPlan) -> list[Section]:
 
 def _implicit_gemm(plan: WarpgroupPlan) -> Lines:
     walk = "along the columns, then down the rows of the filter" if plan.walks else "one"
+    if plan.loop.vectors:
+        walk = "along the columns, then down the rows of the filter; steps go over their ends"
     if plan.windows:
         walk = f"down the rows of the filter; the {plan.taps} of a row find their pixels in one copy, each one further"
-    outside = (
-        "filled with zeros by the copy engine, as are channels beyond the last" if plan.walks else "cannot happen: there is no padding"
-    )
+    filling = "copies that read nothing" if plan.loop.vectors else "the copy engine, as are channels beyond the last"
+    outside = f"filled with zeros by {filling}" if plan.walks else "cannot happen: there is no padding"
     overflow = f"at most {plan.spec.maximum_depth} products of at most 2^14 in a sum fit into int32"
     return (
         ("rows", "k output channels"),
@@ -56,7 +58,7 @@ def _roles(plan: WarpgroupPlan) -> Lines:
         )
     groups = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps"
     lines = [
-        ("producer", _PRODUCER),
+        ("producer", _VECTORS if loop.vectors else _PRODUCER),
         ("consumers", f"{groups}, {loop.blocks_m * 64} channels of {loop.tile_n} pixels each"),
     ]
     lines.append(("sums", f"{loop.blocks_m * loop.tile_n // 2} of a thread's registers hold sums"))
@@ -88,6 +90,8 @@ def _work(plan: WarpgroupPlan) -> Lines:
 def _copies(plan: WarpgroupPlan) -> Lines:
     loop = plan.loop
     pixels = f"a column of {loop.b.box_rows} pixels, walked through the images" if plan.walks else f"a box of {loop.b.box_rows} pixels"
+    if loop.vectors:
+        pixels = f"{loop.b.box_rows} pixels, vectors of 16 bytes by cp.async"
     boxes = "a box" if plan.taps == 1 else f"{plan.taps} boxes"
     return (
         ("filter", f"{boxes} of {loop.a.box_rows} output channels, {loop.a.row_bytes} bytes of a filter tap each"),

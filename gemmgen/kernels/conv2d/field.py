@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gemmgen.emulator import residues
 from gemmgen.kernels.conv2d.direct import DirectPlan
-from gemmgen.kernels.conv2d.layouts import nchw32_to_nchw, plain_filters, reorder_filter, restore_filter, tap_sums
+from gemmgen.kernels.conv2d.layouts import WITH_ZEROS, nchw32_to_nchw, plain_filters, reorder_filter, restore_filter, tap_sums
 from gemmgen.kernels.conv2d.oracle import each_case
 from gemmgen.kernels.conv2d.reference import from_nchw, to_nchw
 from gemmgen.kernels.conv2d.results import FinishingPlan
@@ -207,7 +207,7 @@ def _nhwc(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def derived(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
     """The filter as the caller makes it: zeros wherever an order of lanes has more places than the filter elements, and sums of taps."""
-    if plan.filter_order in ("fragments", "group_fragments", "tap_rows"):
+    if plan.filter_order in WITH_ZEROS:
         return {"filter": reorder_filter(plain_filters(arrays["filter"], plan.filter_order, case.dimensions), plan.filter_order)}
     if "tap_sums" not in arrays:
         return {}

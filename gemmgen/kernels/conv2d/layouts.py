@@ -18,17 +18,34 @@ CHANNELS = 32
 INSTRUCTION_CHANNELS = 16
 """Channels of an instruction on 16-bit floats."""
 
-FilterOrder = Literal["plain", "octets", "quads", "pairs", "rows", "neighbours", "taps", "fragments", "group_fragments", "tap_rows"]
+FilterOrder = Literal[
+    "plain",
+    "octets",
+    "quads",
+    "pairs",
+    "rows",
+    "neighbours",
+    "filled_rows",
+    "filled_neighbours",
+    "taps",
+    "fragments",
+    "group_fragments",
+    "tap_rows",
+]
 """Order of a reordered filter. For kernels on NCHW32, that of the output channels within 32: as they are; or so that the lane that
 holds results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 4 and another 4 that are 16 further. For kernels on
 ``wgmma``: ``rows`` (k, r, s, c), with each filter a row of memory; ``neighbours``, the same with output channels 2 i and 2 i + 1 at
-places i and i + 8 of 16, which one lane holds results of. For kernels without tiles: ``taps`` (r, s, c, k), with the output channels
+places i and i + 8 of 16, which one lane holds results of; ``filled_rows`` and ``filled_neighbours``, the same with each filter filled up
+with zeros to a multiple of 128 elements (k, r s c and more). For kernels without tiles: ``taps`` (r, s, c, k), with the output channels
 side by side, as threads are; for groups of few channels on ``mma.sync``: ``fragments``, block-diagonal filters of neighbouring groups as
 lanes hold them, or ``group_fragments``, those of one group where it fills instructions; for few input channels: ``tap_rows``, those of a
 row of taps side by side, as lanes hold them. A convolution's plan says which it reads."""
 
 ROW_ORDERS = ("rows", "neighbours")
 """The orders in which each filter is a row of memory."""
+FILLED_ORDERS = {"filled_rows": "rows", "filled_neighbours": "neighbours"}
+"""Those with filters filled up to whole ``FILLED_ELEMENTS``, and the orders without."""
+FILLED_ELEMENTS = 128
 NEIGHBOURS = 16
 """Output channels among which ``neighbours`` exchanges places."""
 
@@ -92,7 +109,8 @@ def nchw4_to_nchw(x: ArrayT) -> ArrayT:
 
 def reorder_filter(filter: ArrayT, order: FilterOrder) -> ArrayT:
     """(k, c, r, s), or (k, c / 32, r, s, 32) in NCHW32, to the kernels' layouts: (c / 32, r, s, k, 32), or (k, r, s, c) in the orders
-    ``rows`` and ``neighbours``, or (r, s, c, k) in the order ``taps``.
+    ``rows`` and ``neighbours``, filled up (k, r s c and more) in ``filled_rows`` and ``filled_neighbours``, or (r, s, c, k) in the order
+    ``taps``.
 
     ``c`` counts the channels of one group. Channels on either side that are missing to a multiple of 32 are zeros, which a
     ``ChannelsPadded`` warning says; in the order ``neighbours``, output channels that are missing to a multiple of 16.
@@ -107,6 +125,10 @@ def _reordered(filter: Any, order: FilterOrder) -> Any:
     """The filter in an order of kernels on NCHW32, or in one whose filters are rows or taps."""
     if order in ROW_ORDERS or order == "taps":
         return _filter_rows(filter, order)
+    if order in FILLED_ORDERS:
+        rows = _filter_rows(filter, FILLED_ORDERS[order])
+        rows = rows.reshape(rows.shape[0], -1)
+        return _filled(rows, 1, -int(rows.shape[1]) % FILLED_ELEMENTS)
     if len(filter.shape) == 4:
         filter = nchw_to_nchw32(filter)
     _shape(filter, "k blocks r s 32")
@@ -116,7 +138,7 @@ def _reordered(filter: Any, order: FilterOrder) -> Any:
     return _contiguous(_permuted(ordered, (2, 3, 4, 0, 1, 5)).reshape(blocks, r, s, k, CHANNELS))
 
 
-def _filter_rows(filter: Any, order: FilterOrder) -> Any:
+def _filter_rows(filter: Any, order: str) -> Any:
     if len(filter.shape) == 5:
         filter = nchw32_to_nchw(filter)
     k, c, r, s = _shape(filter, "k c r s")
@@ -195,6 +217,13 @@ def within_rows(filter: Any, c: int, s: int) -> Any:
     return _contiguous(_permuted(rows[:, :, :c], (0, 2, 3, 1)))
 
 
+def of_filled(filter: Any, c: int, r: int, s: int) -> Any:
+    """Filters (k, c, r, s) from those with the channels of all taps behind one another, (k, r s c and more, 1, 1)."""
+    k, _, _, _ = _shape(filter, "k depth 1 1")
+    taps = filter.reshape(k, -1)[:, : r * s * c].reshape(k, r, s, c)
+    return _contiguous(_permuted(taps, (0, 3, 1, 2)))
+
+
 def within_groups(filter: Any, c: int) -> Any:
     """Filters of the ``c`` channels of a group, (k, c, r, s), from block-diagonal ones of several groups."""
     k, block, r, s = _shape(filter, "k block r s")
@@ -218,7 +247,7 @@ def restore_filter(filter: ArrayT, order: FilterOrder) -> ArrayT:
     return result
 
 
-def _restored(filter: Any, order: FilterOrder) -> Any:
+def _restored(filter: Any, order: str) -> Any:
     if order in ("fragments", "group_fragments"):
         return _from_lanes(filter)
     if order == "tap_rows":
@@ -226,6 +255,9 @@ def _restored(filter: Any, order: FilterOrder) -> Any:
     if order == "taps":
         _shape(filter, "r s c k")
         return _contiguous(_permuted(filter, (3, 2, 0, 1)))
+    if order in FILLED_ORDERS:
+        k, depth = _shape(filter, "k depth")
+        return _restored(filter.reshape(k, 1, 1, depth), FILLED_ORDERS[order])
     if order in ROW_ORDERS:
         k, r, s, c = _shape(filter, "k r s c")
         if order == "neighbours":
@@ -239,6 +271,10 @@ def _restored(filter: Any, order: FilterOrder) -> Any:
     return _contiguous(_permuted(grouped, (3, 4, 0, 1, 2, 5)).reshape(k, blocks, r, s, CHANNELS))
 
 
+WITH_ZEROS = ("fragments", "group_fragments", "tap_rows", *FILLED_ORDERS)
+"""The orders with more places than a filter has elements."""
+
+
 def plain_filters(filter: Any, order: FilterOrder, problem: Mapping[str, int]) -> Any:
     """The filters (k, c / groups, r, s) of a problem, of those in an order of instances."""
     filters: Any = restore_filter(filter, order)
@@ -247,6 +283,8 @@ def plain_filters(filter: Any, order: FilterOrder, problem: Mapping[str, int]) -
         filters = within_groups(filters, problem["c"] // problem["groups"])
     if order == "group_fragments":
         filters = filters[:, : problem["c"] // problem["groups"]]
+    if order in FILLED_ORDERS:
+        filters = of_filled(filters, problem["c"] // problem["groups"], problem["r"], problem["s"])
     if order == "tap_rows":
         filters = within_rows(filters, problem["c"], problem["s"])
     return filters[: problem["k"]]

@@ -14,7 +14,7 @@ from gemmgen.core.errors import SpecError
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.conv2d.few_channels import chosen_rows
 from gemmgen.kernels.conv2d.grouped import KNOWN, SLICE, grouped_tile, pixels_of_tile
-from gemmgen.kernels.conv2d.layouts import NEIGHBOURS, even
+from gemmgen.kernels.conv2d.layouts import FILLED_ELEMENTS, NEIGHBOURS, even
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete, is_depthwise
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import (
@@ -180,7 +180,7 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         changes["input"] = request.input
         staged_as = spec.store if request.layout == "nhwc" else "shared"
         changes["store"] = staged_as if staged and ELEMENTS[spec.output.type].bytes <= 2 else "shared" if staged else "direct"
-        if request.zero_point and spec.mainloop.activations == "windows":
+        if request.zero_point and spec.mainloop.activations in ("windows", "vectors"):
             return "it takes no zero point"
     elif request.alphas or request.zero_point:
         return "it takes one alpha for all output channels, and no zero point"
@@ -259,7 +259,7 @@ def _not_wide_groups(mainloop: WarpgroupMainloop | TensorMemoryMainloop, request
     tile, cluster = mainloop.tile, mainloop.cluster
     if known["c"] % (known["groups"] * tile.k) or known["k"] % (known["groups"] * tile.channels):
         return f"it takes groups of multiples of {tile.k} input and {tile.channels} output channels"
-    if mainloop.activations == "windows" or (cluster is not None and cluster.share == "pixels"):
+    if mainloop.activations in ("windows", "vectors") or (cluster is not None and cluster.share == "pixels"):
         return "its blocks share pixels among channels of several groups"
     if "nchw32" in (request.input.layout, request.layout) or request.zero_point:
         return "it takes several groups in NHWC, without a zero point"
@@ -322,6 +322,9 @@ def _inputs(spec: Conv2dSpec, request: Conv2dRequest, known: Mapping[str, int]) 
         staged = ELEMENTS[request.output].bytes == 1 and known["k"] % ALIGNMENT == 0
         rows = round_up(known["k"], NEIGHBOURS) if staged else known["k"]
         filters = (rows, known["r"], known["s"], c // known["groups"])
+        if spec.mainloop.activations == "vectors":
+            depth = known["r"] * known["s"] * c // known["groups"]
+            filters = (rows, round_up(depth, FILLED_ELEMENTS))
     return {"x": ("x", Layout.packed(x, kind)), "filter": ("w", Layout.packed(filters, "s8" if kind == "u8" else kind))}
 
 

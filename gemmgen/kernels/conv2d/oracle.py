@@ -13,7 +13,7 @@ from gemmgen.kernels.conv2d.cost_model import cost
 from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.few_channels import FewChannelsPlan
 from gemmgen.kernels.conv2d.grouped import GroupedPlan
-from gemmgen.kernels.conv2d.layouts import reorder_filter
+from gemmgen.kernels.conv2d.layouts import WITH_ZEROS, reorder_filter
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import channel_multiples, channel_units, complete, fixed_parameters, is_depthwise
 from gemmgen.kernels.conv2d.reference import reference as convolved
@@ -88,10 +88,11 @@ def _case(plan: FinishingPlan, name: str, problem: Mapping[str, int], data: Any,
 
 
 def deep_cases(plan: FinishingPlan) -> list[Case]:
-    """Infinities and NaN in single pixels, for kernels that multiply zeros with pixels that are no part of a sum."""
-    if not isinstance(plan, GroupedPlan | FewChannelsPlan) or _usual_data(plan) != "reals":
+    """Infinities and NaN in single pixels, for kernels that multiply zeros with pixels that are no part of a sum, or could."""
+    vectors = isinstance(plan, WarpgroupPlan) and plan.loop.vectors
+    if not (vectors or isinstance(plan, GroupedPlan | FewChannelsPlan)) or _usual_data(plan) != "reals":
         return []
-    problem = _fitted(plan, {"c": 64, "k": 64, "r": 3, "s": 3, "n": 2, "h": 9, "w": 11, "padding": 1}, fixed_parameters(plan.spec))
+    problem = _fitted(plan, {"c": 72 if vectors else 64, "k": 64, "r": 3, "s": 3, "n": 2, "h": 9, "w": 11, "padding": 1}, fixed_parameters(plan.spec))
     return [] if problem is None else [_case(plan, "not-a-numbers and infinities", problem, "nonfinite")]
 
 
@@ -371,7 +372,7 @@ def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng
         sums = rng.integers(-400, 401, shape)
         sums[0], sums[:, 0] = 0, 0
         return sums
-    if name == "filter" and plan.filter_order in ("fragments", "group_fragments", "tap_rows"):
+    if name == "filter" and plan.filter_order in WITH_ZEROS:
         c, groups = case.dimensions["c"], case.dimensions["groups"]
         taps = (case.dimensions["k"], c // groups, case.dimensions["r"], case.dimensions["s"])
         whole = case.data in ("integers", "nonfinite")
@@ -401,7 +402,8 @@ def reference(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[
     """Expected output."""
     error = 0.0
     if isinstance(plan, WarpgroupPlan) and case.data == "reals":
-        depth = case.dimensions["r"] * case.dimensions["s"] * round_up(case.dimensions["c"], plan.loop.tile_k)
+        taps, inputs = case.dimensions["r"] * case.dimensions["s"], case.dimensions["c"]
+        depth = round_up(taps * inputs, plan.loop.tile_k) if plan.loop.vectors else taps * round_up(inputs, plan.loop.tile_k)
         error = sum_error(plan.loop, plan.loop.cluster_k, depth)
     if isinstance(plan, FewChannelsPlan) and case.data == "reals":
         error = sum_error(plan.sums, 1, plan.depth)

@@ -72,11 +72,13 @@ class WarpgroupMainloop(SpecModel):
     """Groups of four warps that multiply."""
     division: Literal["channels", "pixels"] = "channels"
     """Extent of the tile that is divided among the consumers."""
-    activations: Literal["im2col", "rows", "windows"] = "im2col"
+    activations: Literal["im2col", "rows", "windows", "vectors"] = "im2col"
     """Copies of x. ``im2col``: columns of pixels under one filter tap each, which the copy engine walks through images along, for filters
     of all kinds. ``rows``: rows of a matrix of pixels and channels, for filters of one tap, stride 1 and no padding. ``windows``: columns
     with a margin, in which all taps of a filter's row find their pixels, each one further than the last, for filters of ``s`` columns
-    without dilation and with stride 1 along them; in exchange, results are computed at the ends of rows that are none."""
+    without dilation and with stride 1 along them; in exchange, results are computed at the ends of rows that are none. ``vectors``: the
+    threads of one more group copy vectors of 16 bytes, for filters of all kinds; steps divide the channels of all taps behind one
+    another, so that only the last has a rest. The copy engine is slow where a pixel's channels are no multiple of 32 bytes."""
     cluster: Cluster | None = None
     persistent_blocks: Annotated[int, Field(ge=0, le=65535, strict=True)] = 132
     """Blocks that take tile after tile, a multiple of the multiprocessors; 0: a block for each tile."""

@@ -35,6 +35,8 @@ class PixelLoop(WarpgroupLoop):
     """
 
     division: Literal["channels", "pixels"] = "channels"
+    vectors: bool = False
+    """True if a group of threads copies x, in vectors of 16 bytes."""
     pair: bool = False
     """True if two blocks multiply together, with other channels and the same pixels (``tcgen05``)."""
 
@@ -44,8 +46,18 @@ class PixelLoop(WarpgroupLoop):
 
     @property
     def threads(self) -> int:
-        """Threads of the consumers, and a warp that copies."""
-        return WARPGROUP * self.consumers + WARP_THREADS
+        """Threads of the consumers, and a warp that copies, or a group."""
+        return WARPGROUP * self.consumers + (WARPGROUP if self.vectors else WARP_THREADS)
+
+    @property
+    def copied_ahead(self) -> int:
+        """Steps whose copies threads begin before they say of an earlier one that it is there: a consumer holds two stages."""
+        return max(1, self.stages - 2)
+
+    @property
+    def row_vectors(self) -> int:
+        """Vectors of 16 bytes in a row of x in shared memory."""
+        return self.b.row_bytes // 16
 
     def registers_at_once(self, of_sm: int) -> int:
         """Registers that a thread may have: each scheduler has a quarter of an SM's, and its share of the warps, rounded up."""
@@ -230,7 +242,7 @@ class WarpgroupPlan(FinishingPlan):
     @property
     def neighbours(self) -> bool:
         """True if the two rows of a thread are neighbouring channels; else they lie eight apart."""
-        return self.filter_order == "neighbours"
+        return self.filter_order in ("neighbours", "filled_neighbours")
 
     @property
     def output_bytes(self) -> int:

@@ -87,8 +87,11 @@ def planned(
     if stores_of(steps):  # sums are written of a layer without pixels, too
         divisors = {name: f"max({count}, 1)" for name, count in divisors.items()}
     order: FilterOrder = "neighbours" if staged is not None and staged.element_bytes == 1 else "rows"
+    if loop.vectors:
+        order = "filled_neighbours" if order == "neighbours" else "filled_rows"
+        divisors |= {name: of for name, of in (("inputs", "c"), ("columns", "s")) if of not in fixed}
     maps = pixel_maps(fixed.get("c")) if spec.input.layout == "nchw32" else 1
-    passed = [name for name in used if name not in fixed] + (["h", "w"] if bordered else [])
+    passed = [name for name in used if name not in fixed] + (["h", "w"] if bordered or loop.vectors else [])
     shared_bytes = sum(region.bytes for region in regions)
     sequence = warpgroup_sequence(spec, name, loop, staged, order, passed, divisors, steps, taps, maps, walks, shared_bytes)
     return WarpgroupPlan(
@@ -148,6 +151,7 @@ def pixel_loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop, kind: type[PixelLo
         persistent_blocks=mainloop.persistent_blocks,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         division=mainloop.division,
+        vectors=mainloop.activations == "vectors",
         unroll=unroll_argument(mainloop.unroll),
     )
 
@@ -229,8 +233,8 @@ def output_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Re
         yield Reason("store", "mainloop.store_buffers", str(mainloop.store_buffers), need, "store: tma")
     if spec.store != "direct" and ELEMENTS[kind].bytes > 2:
         yield Reason("store", "store", spec.store, f"direct for {kind}")
-    if spec.zero_point != "none" and (floating or mainloop.activations == "windows"):
-        yield Reason("zero_point", "zero_point", spec.zero_point, "none for floating-point types, and with activations: windows")
+    if spec.zero_point != "none" and (floating or mainloop.activations in ("windows", "vectors")):
+        yield Reason("zero_point", "zero_point", spec.zero_point, "none for floating-point types, and with activations: windows or vectors")
     yield from exact_reasons(spec)
 
 
@@ -248,6 +252,8 @@ def layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
             if fixed.get(name) != wanted:
                 need = f"{wanted} with activations: rows, which are pixels as they lie in memory"
                 yield Reason("rows", f"convolution.{name}", str(getattr(spec.convolution, name)), need, "activations: im2col")
+    if mainloop.activations == "vectors":
+        yield from _vector_reasons(spec, mainloop)
     if mainloop.activations == "windows":
         yield from _window_reasons(spec, mainloop, fixed)
     unit = channel_units(spec)[0]
@@ -256,7 +262,7 @@ def layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
             "channels",
             "convolution.c",
             str(fixed["c"]),
-            f"a multiple of {unit}: the copy engine (TMA) requires strides that are multiples of 16 bytes",
+            f"a multiple of {unit}: strides are multiples of 16 bytes, which the copy engine (TMA) requires, and copies of vectors",
         )
 
 
@@ -270,9 +276,23 @@ def _group_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mapping
             got = f"{fixed[name] / fixed['groups']:g} channels in a group"
             yield Reason("groups", f"convolution.{name}", got, f"a multiple of mainloop.tile.{of}, {tile}, with several groups")
     shares_pixels = mainloop.cluster is not None and mainloop.cluster.share == "pixels"
-    if shares_pixels or mainloop.activations == "windows" or spec.input.layout != "nhwc" or spec.zero_point != "none":
+    if shares_pixels or mainloop.activations in ("windows", "vectors") or spec.input.layout != "nhwc" or spec.zero_point != "none":
         need = "1 for clusters that share pixels, windows, NCHW32 and zero points"
         yield Reason("groups", "convolution.groups", str(fixed["groups"]), need, "activations: im2col")
+
+
+def _vector_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
+    """Why threads cannot copy x."""
+    if spec.input.layout != "nhwc":
+        yield Reason("vectors", "input.layout", spec.input.layout, "nhwc with activations: vectors", "activations: im2col")
+    if mainloop.cluster is not None and mainloop.cluster.share != "tile":
+        need = "tile with activations: vectors, where each block copies its own pixels and filters"
+        yield Reason("vectors", "mainloop.cluster.share", mainloop.cluster.share, need)
+    if mainloop.tile.k * ELEMENTS[spec.input.type].bytes != ROW_LENGTHS[-1]:
+        need = f"{ROW_LENGTHS[-1] // ELEMENTS[spec.input.type].bytes} with activations: vectors: rows of {ROW_LENGTHS[-1]} bytes"
+        yield Reason("vectors", "mainloop.tile.k", str(mainloop.tile.k), need)
+    if mainloop.stages < 3:
+        yield Reason("vectors", "mainloop.stages", str(mainloop.stages), "at least 3 with activations: vectors")
 
 
 def _window_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mapping[str, int]) -> Iterator[Reason]:
@@ -341,8 +361,8 @@ def _name(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> str:
         parts.append(f"cl{mainloop.cluster.blocks}{mainloop.cluster.share[0]}")
     if mainloop.activations == "rows":
         parts.append("1x1")
-    if mainloop.activations == "windows":
-        parts.append("windows")
+    if mainloop.activations in ("windows", "vectors"):
+        parts.append(mainloop.activations)
     if mainloop.store_buffers > 1:
         parts.append(f"o{mainloop.store_buffers}")
     if spec.input.layout == "nchw32":

@@ -9,7 +9,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.conv2d.epilogue import arguments_of
-from gemmgen.kernels.conv2d.layouts import NEIGHBOURS, FilterOrder
+from gemmgen.kernels.conv2d.layouts import FILLED_ELEMENTS, NEIGHBOURS, FilterOrder
 from gemmgen.kernels.conv2d.problem import (
     EXTENT_P,
     EXTENT_Q,
@@ -71,26 +71,32 @@ def warpgroup_sequence(
     arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type
     blocked = spec.input.layout == "nchw32"
+    depth = _filled_depth(spec)
     extents = ("n", "c_blocks", "h", "w", "32") if blocked else ("n", "h", "w", "c")
     x = packed("x", spec.input.type, "input", extents, f"the images in {spec.input.layout.upper()}")
     filters = packed(
         "filter",
         filter_type,
         "input",
-        (f"round_up(k, {NEIGHBOURS})" if order == "neighbours" else "k", "r", "s", _inputs(spec)),
+        (
+            f"round_up(k, {NEIGHBOURS})" if order in ("neighbours", "filled_neighbours") else "k",
+            *((depth,) if loop.vectors else ("r", "s", _inputs(spec))),
+        ),
         f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")',
     )
     y = output_array(spec, "y", "output", "the result")
     residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
     extra: list[Argument] = [*alpha_array(spec), *bias_array(spec), *residual, *_tap_sums(spec), *arrays]
     of_x = [_block_map(loop, index) for index in range(maps_of_x)] if blocked else [_pixel_map(loop, walks, taps)]
-    maps: list[TensorMapArgument] = [_filter_map(loop, filters, _inputs(spec)), *of_x]
+    if loop.vectors:
+        of_x = []
+    maps: list[TensorMapArgument] = [_filter_map(loop, filters, _inputs(spec), depth), *of_x]
     boxes = spec.store == "tma"
     if staged is not None and boxes:
         maps.append(_output_map(spec, staged, y))
     integers = [integer(known[dim]) for dim in ("n", "p", "q", *passed)]
     divided = divisors_argument(divisors, bool(stores_of(steps)))
-    main: list[Argument] = [*maps, *extra, *([] if boxes else [y]), *integers, *numbers, divided]
+    main: list[Argument] = [*maps, *([x] if loop.vectors else []), *extra, *([] if boxes else [y]), *integers, *numbers, divided]
     columns = f"(q + {taps - 1})" if taps > 1 else "q"
     clusters = f"ceil_div(k, {loop.tile_m * loop.cluster_m}) * ceil_div(n * p * {columns}, {loop.tile_pixels * loop.cluster_n})"
     blocks = loop.cluster_blocks
@@ -110,7 +116,7 @@ def warpgroup_sequence(
         tuple(known.values()),
         tuple([x, filters, *extra, y, *integers, *numbers, divided, *maps]),
         (launch,),
-        _constraints(spec, clusters, walks, columns),
+        _constraints(spec, clusters, walks and not loop.vectors, columns) + (_reach(spec) if loop.vectors else ()),
     )
 
 
@@ -127,15 +133,31 @@ def _inputs(spec: Conv2dSpec) -> str:
     return "c" if fixed_parameters(spec)["groups"] == 1 else "(c // groups)"
 
 
-def _filter_map(loop: PixelLoop, filters: ArrayArgument, inputs: str) -> TensorMapArgument:
+def _filled_depth(spec: Conv2dSpec) -> str:
+    """Input channels of all taps of a filter, filled up to whole rows of shared memory, as a formula."""
+    return f"round_up(r * s * {_inputs(spec)}, {FILLED_ELEMENTS})"
+
+
+def _reach(spec: Conv2dSpec) -> tuple[Constraint, ...]:
+    """Constraints of kernels whose threads copy x: ints hold coordinates and products of a sum."""
+    most = MAX_EXTENT
+    explained = [(f"r * s * {_inputs(spec)} <= {most}", f"sums must have at most {most} products, which an int counts")]
+    for extent, axis, taps in (("rows", "h", "r"), ("columns", "w", "s")):
+        reach = f"{axis} + 2 * padding_{axis} + dilation_{axis} * {taps}"
+        explained.append((f"{reach} <= {most}", f"{extent} of an image with its padding, and a filter beyond, must be at most {most}"))
+    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in explained)
+
+
+def _filter_map(loop: PixelLoop, filters: ArrayArgument, inputs: str, depth: str) -> TensorMapArgument:
     size = loop.a.element_bytes
+    each = "products" if loop.vectors else "input channels of one tap"
     return TensorMapArgument(
         name="map_filter",
         array="filter",
         element=tma.copied_as(loop.type_a),
-        extents=(Formula(inputs), Formula("r * s"), filters.shape[0]),
-        strides=(Formula(f"{size} * {inputs}"), Formula(f"{size} * {inputs} * r * s")),
-        meaning=f"the filter in boxes of {loop.a.box_rows} output channels, {loop.a.span_elements} input channels of one tap each",
+        extents=(Formula(depth if loop.vectors else inputs), Formula("1" if loop.vectors else "r * s"), filters.shape[0]),
+        strides=(Formula(f"{size} * {depth if loop.vectors else inputs}"), Formula(f"{size} * {depth if loop.vectors else f'{inputs} * r * s'}")),
+        meaning=f"the filter in boxes of {loop.a.box_rows} output channels, {loop.a.span_elements} {each} each",
         box=(loop.a.span_elements, 1, loop.a.box_rows),
         swizzle=SWIZZLES[loop.a.row_bytes],
         l2_promotion="256B",

@@ -37,6 +37,7 @@ def spec(tile: tuple[int, int, int] = (64, 64, 64), more: dict[str, Any] | None 
 POINTWISE = {"r": 1, "s": 1, "stride_h": 1, "stride_w": 1, "padding_h": 0, "padding_w": 0}
 ROW_OF_3 = {"s": 3, "stride_w": 1, "dilation_w": 1}
 WINDOWS = {"activations": "windows"}
+VECTORS = {"activations": "vectors"}
 EXACT = {"alpha": "one", "gamma": "one", "output": {"type": "s32", "layout": "nhwc"}, "store": "direct"}
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "two groups, each with its channels": spec((128, 96, 128), {"consumers": 2}, bias="f32", activation={"op": "relu"}),
@@ -84,6 +85,26 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         convolution={"s": 5, "stride_w": 1, "dilation_w": 1},
         input={"type": "f16", "layout": "nhwc"},
         output={"type": "f16", "layout": "nhwc"},
+    ),
+    "vectors": spec((128, 64, 128), VECTORS | {"consumers": 2}, bias="f32", activation={"op": "relu"}, store="tma", early_launch=True),
+    "vectors of float16": spec(
+        (64, 96, 64), VECTORS | {"stages": 4}, input={"type": "f16", "layout": "nhwc"}, output={"type": "f16", "layout": "nhwc"}, residual=True
+    ),
+    "vectors, groups with separate pixels": spec(
+        (64, 128, 64),
+        VECTORS | {"consumers": 2, "division": "pixels"},
+        input={"type": "bf16", "layout": "nhwc"},
+        output={"type": "f32", "layout": "nhwc"},
+        store="direct",
+    ),
+    "vectors, a cluster that divides the sums": spec(
+        (64, 32, 64),
+        VECTORS | {"cluster": {"blocks": 4, "share": "tile"}, "persistent_blocks": 0},
+        input={"type": "f16", "layout": "nhwc"},
+        output={"type": "f16", "layout": "nhwc"},
+    ),
+    "vectors of a layer that is known": spec(
+        (64, 64, 128), VECTORS, convolution={"c": 48, "k": 80, "r": 3, "s": 3, "stride_h": 2, "padding_h": 1, "padding_w": 1}
     ),
     "results in NCHW32": spec((128, 64, 64), {"consumers": 2}, output={"layout": "nchw32"}),
     "NCHW32 to NCHW32": spec((128, 96, 128), {"consumers": 2}, input={"layout": "nchw32"}, output={"layout": "nchw32"}, bias="f32"),
@@ -172,17 +193,44 @@ DIVIDED_MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *DIVIDED_MUTANTS])
-def test_a_broken_kernel_is_found_out(mutant: str) -> None:
-    divided = mutant in DIVIDED_MUTANTS
-    plan = api.plan(DIVIDED if divided else COMBINATIONS["two groups, each with its pixels"] | {"store": "tma"})
+VECTOR_MUTANTS = {
+    "vectors that nobody waits for": ("copy_async_wait<kAhead>();", "copy_async_wait<kAhead + 1>();"),
+    "vectors that matrix instructions may not see": ("copy_async_wait<kAhead>();\n                    fence_async_proxy();", "copy_async_wait<kAhead>();"),
+    "the last vectors that nobody waits for": ("copy_async_wait<0>();\n", ""),
+    "stages that are not empty": ("mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);", ""),
+    "vectors unswizzled": ("vector ^ first_row % kPeriodRows", "vector"),
+    "columns beyond the image": (" < static_cast<unsigned>(w)", " < static_cast<unsigned>(w + 1)"),
+    "pixels beyond the last": ("pixel < total_pixels ? top : kNowhere", "top"),
+    "taps of one row": ("tap_row * dilation_h", "0"),
+}
+BROKEN = {
+    "two groups, each with its pixels": MUTANTS,
+    "a cluster that divides the sums": DIVIDED_MUTANTS,
+    "vectors": VECTOR_MUTANTS,
+}
+
+
+@pytest.mark.parametrize(("kind", "mutant"), [(kind, mutant) for kind, mutants in BROKEN.items() for mutant in mutants])
+def test_a_broken_kernel_is_found_out(kind: str, mutant: str) -> None:
+    plan = api.plan(COMBINATIONS[kind] | {"store": "tma"})
     source = render(plan).text
-    before, after = (DIVIDED_MUTANTS if divided else MUTANTS)[mutant]
+    before, after = BROKEN[kind][mutant]
     assert before in source
     binary = compile_source(source.replace(before, after), architecture="sm_90a", options=COMPILE_OPTIONS)
     wanted = ("3 x 3, uneven", "more tiles than blocks", "3 x 3, padding 3", "many steps")
     cases = sorted(oracle_of("conv2d").cases(plan), key=lambda case: case.name not in wanted)
     assert any(not verify_case(plan, binary, EmulatorBackend(), case).passed for case in cases)
+
+
+def test_pixels_under_taps_beyond_the_last_count_nowhere() -> None:
+    plan = api.plan(COMBINATIONS["vectors of float16"])
+    [case] = oracle_of("conv2d").deep_cases(plan)
+    assert verify_case(plan, compile_plan(plan), EmulatorBackend(), case).passed
+    before = "tap_row < r ? h : 0"
+    source = render(plan).text
+    assert before in source
+    binary = compile_source(source.replace(before, "h"), architecture="sm_90a", options=COMPILE_OPTIONS)
+    assert not verify_case(plan, binary, EmulatorBackend(), case).passed
 
 
 def test_a_launch_that_does_not_wait_is_found_out() -> None:
@@ -212,6 +260,11 @@ def test_a_launch_that_does_not_wait_is_found_out() -> None:
         (spec(convolution={"c": 40}), "channels"),
         (spec(output={"layout": "nchw32"}, store="tma"), "store"),
         (spec(more={"store_buffers": 2}), "store"),
+        (spec((64, 64, 64), VECTORS), "vectors"),
+        (spec((64, 64, 128), VECTORS | {"stages": 2}), "vectors"),
+        (spec((64, 64, 128), VECTORS | {"cluster": {"blocks": 2, "share": "filter"}}), "vectors"),
+        (spec((64, 64, 128), VECTORS, input={"layout": "nchw32"}), "vectors"),
+        (spec((64, 64, 128), VECTORS, zero_point="argument"), "zero_point"),
         (spec(more={"cluster": {"blocks": 2, "share": "filter"}, "persistent_blocks": 7}), "persistent_blocks"),
         (spec(more={"cluster": {"blocks": 4, "share": "tile"}, "persistent_blocks": 4}), "persistent_blocks"),
     ],
