@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gemmgen import layouts
+from gemmgen.kernels.conv2d.layouts import plain_filters
 from gemmgen.layouts import ChannelsPadded
 
 
@@ -94,6 +95,15 @@ def test_a_filter_in_rows_or_by_taps_comes_back(order, shape):
     assert ordered.shape == shape and ordered.flags.c_contiguous
     assert np.array_equal(restored[:40], filter)
     assert not restored[40:].any()
+
+
+@pytest.mark.parametrize(("order", "shape"), [("filled_rows", (40, 256)), ("filled_neighbours", (48, 256))])
+def test_a_filter_in_filled_rows_comes_back(order, shape):
+    filter = values(40, 24, 3, 2)
+    ordered = layouts.reorder_filter(filter, order)
+    assert ordered.shape == shape and ordered.flags.c_contiguous
+    assert np.count_nonzero(ordered) == np.count_nonzero(filter)
+    assert np.array_equal(plain_filters(ordered, order, {"k": 40, "c": 24, "groups": 1, "r": 3, "s": 2}), filter)
 
 
 def test_neighbours_lie_eight_apart():

@@ -92,7 +92,9 @@ def deep_cases(plan: FinishingPlan) -> list[Case]:
     vectors = isinstance(plan, WarpgroupPlan) and plan.loop.vectors
     if not (vectors or isinstance(plan, GroupedPlan | FewChannelsPlan)) or _usual_data(plan) != "reals":
         return []
-    problem = _fitted(plan, {"c": 72 if vectors else 64, "k": 64, "r": 3, "s": 3, "n": 2, "h": 9, "w": 11, "padding": 1}, fixed_parameters(plan.spec))
+    problem = _fitted(
+        plan, {"c": 72 if vectors else 64, "k": 64, "r": 3, "s": 3, "n": 2, "h": 9, "w": 11, "padding": 1}, fixed_parameters(plan.spec)
+    )
     return [] if problem is None else [_case(plan, "not-a-numbers and infinities", problem, "nonfinite")]
 
 

@@ -156,7 +156,10 @@ def _filter_map(loop: PixelLoop, filters: ArrayArgument, inputs: str, depth: str
         array="filter",
         element=tma.copied_as(loop.type_a),
         extents=(Formula(depth if loop.vectors else inputs), Formula("1" if loop.vectors else "r * s"), filters.shape[0]),
-        strides=(Formula(f"{size} * {depth if loop.vectors else inputs}"), Formula(f"{size} * {depth if loop.vectors else f'{inputs} * r * s'}")),
+        strides=(
+            Formula(f"{size} * {depth if loop.vectors else inputs}"),
+            Formula(f"{size} * {depth if loop.vectors else f'{inputs} * r * s'}"),
+        ),
         meaning=f"the filter in boxes of {loop.a.box_rows} output channels, {loop.a.span_elements} {each} each",
         box=(loop.a.span_elements, 1, loop.a.box_rows),
         swizzle=SWIZZLES[loop.a.row_bytes],

@@ -88,7 +88,11 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     ),
     "vectors": spec((128, 64, 128), VECTORS | {"consumers": 2}, bias="f32", activation={"op": "relu"}, store="tma", early_launch=True),
     "vectors of float16": spec(
-        (64, 96, 64), VECTORS | {"stages": 4}, input={"type": "f16", "layout": "nhwc"}, output={"type": "f16", "layout": "nhwc"}, residual=True
+        (64, 96, 64),
+        VECTORS | {"stages": 4},
+        input={"type": "f16", "layout": "nhwc"},
+        output={"type": "f16", "layout": "nhwc"},
+        residual=True,
     ),
     "vectors, groups with separate pixels": spec(
         (64, 128, 64),
@@ -195,7 +199,10 @@ DIVIDED_MUTANTS = {
 
 VECTOR_MUTANTS = {
     "vectors that nobody waits for": ("copy_async_wait<kAhead>();", "copy_async_wait<kAhead + 1>();"),
-    "vectors that matrix instructions may not see": ("copy_async_wait<kAhead>();\n                    fence_async_proxy();", "copy_async_wait<kAhead>();"),
+    "vectors that matrix instructions may not see": (
+        "copy_async_wait<kAhead>();\n                    fence_async_proxy();",
+        "copy_async_wait<kAhead>();",
+    ),
     "the last vectors that nobody waits for": ("copy_async_wait<0>();\n", ""),
     "stages that are not empty": ("mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);", ""),
     "vectors unswizzled": ("vector ^ first_row % kPeriodRows", "vector"),
