@@ -28,7 +28,7 @@ from gemmgen.emulator.hazards.destinations import destinations
 from gemmgen.emulator.hazards.sequences import Footprint, footprints, in_flight_behind, overlap
 from gemmgen.emulator.hazards.shadow import UNWRITTEN, WATCHED
 from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT, check_geometry, check_memory, cluster_of, execute
-from gemmgen.emulator.memory import GLOBAL_BASE, Access, Heap, Observer, Region, Space
+from gemmgen.emulator.memory import GLOBAL_BASE, MAPPED_BYTES, Access, Heap, Observer, Region, Space
 from gemmgen.emulator.parallel import Progress
 from gemmgen.emulator.program import Placed, Program, link_in_place
 from gemmgen.emulator.ptx import parse
@@ -468,7 +468,7 @@ class Device:
             if before is not None:
                 footprint, unfinished = in_flight_behind(detector, footprint, before.effects(), before.unfinished)
         known.work += sum(waves.counts.values())
-        findings = (*detector.passed.values(), *detector.findings.all()) if detector is not None else ()
+        findings = detector.findings.all() if detector is not None else ()
         for report in (*findings, *([error] if error is not None else [])):
             report.source = report.source or source
         return DeviceLaunch(
@@ -572,8 +572,8 @@ class Device:
         return self._grid_workspace
 
     def in_use(self) -> int:
-        """Bytes from the start of memory on that have been given out."""
-        return min(-(-(self._top + GUARD_BYTES) // 4096) * 4096, self.size_bytes)
+        """Bytes from the start of memory on that have been given out, in whole pages of a GPU."""
+        return min(-(-(self._top + GUARD_BYTES) // MAPPED_BYTES) * MAPPED_BYTES, self.size_bytes)
 
     def freed(self) -> dict[int, int]:
         """Sizes of allocations that were given back, by address."""
@@ -647,16 +647,10 @@ class _DeviceDetector(HazardDetector):
     ) -> None:
         self._device = device
         self._looked = np.zeros(-(-len(memory.data) // PAGE_BYTES), np.bool_)
-        self.passed: dict[tuple[type[EmulatorError], int], EmulatorError] = {}
-        """Errors after which the launch has continued, as a GPU does: one for each instruction."""
         self._watched: list[Region] | None = None
         super().__init__(program, memory, strict, remember_all, follows_loads)
         if remember_all or destinations(program) is None:
             self._watched = None
-
-    def passes(self, error: EmulatorError) -> bool:
-        self.passed.setdefault((type(error), id(error.instruction)), error)
-        return True
 
     def _watch(self, regions: Sequence[Region]) -> None:
         self._watched = [region for region in regions if region.writable]

@@ -34,6 +34,8 @@ GUARD_BYTES = 1 << 16
 RANK_SHIFT = 24
 """Position of a block's rank in its cluster within a shared address: machine code from sm_90 on builds addresses of shared variables as
 ``LEA rank, offset, 24``, and ``mapa`` replaces that byte."""
+MAPPED_BYTES = 2 << 20
+"""Granularity of device memory on GPUs (cuMemGetAllocationGranularity): an access faults only if its page holds no allocation."""
 _HEAP_GUARD = 256
 UNIT_BYTES = 16
 """The widest element that one index moves; wider vectors move in pieces."""
@@ -89,8 +91,8 @@ class Observer:
         """Adds the work of `accessed` to the plan of a native access; False if that takes more."""
         return False
 
-    def passes(self, error: EmulatorError) -> bool:
-        """True if an error that a GPU does not notice is noted, and the launch continues."""
+    def passes(self, error: EmulatorError, count: int = 1, place: str = "") -> bool:
+        """True if an error of `count` lanes that a GPU does not notice is noted, and the launch continues; `place` is the array meant."""
         return False
 
     def look_ahead(self, addresses: np.ndarray) -> None:
@@ -315,11 +317,14 @@ class GlobalSpace(Space):
         self.heap = Heap(0, 0)
         self.meant: Callable[[Instruction], list[Region]] = lambda instruction: []
         """Regions that an instruction's addresses are computed from, for messages."""
+        self._strayed: dict[int, tuple[OutOfBounds, str]] = {}
+        """The first access of each instruction that lay outside of all regions, and that the launch survived, and the array meant."""
         self._set_regions([])
 
     def map(self, data: np.ndarray, regions: list[Region], heap: Heap | None = None) -> None:
         """Takes the memory of a launch; regions ascend and do not overlap."""
         self.attach(data)
+        self._strayed.clear()
         self.heap = heap or Heap(0, 0)
         self._set_regions(regions)
 
@@ -424,22 +429,14 @@ class GlobalSpace(Space):
         return region.start <= offset <= region.stop - width
 
     def _search(self, access: Access, lanes: Lanes | None, offsets: np.ndarray) -> None:
-        """Finds each lane's region; raises if there is none or if it may not be written."""
+        """Finds each lane's region; raises if there is none, unless a GPU performs the access, or if it may not be written."""
         found = np.searchsorted(self._starts, offsets, side="right") - 1
         # An empty region starts where a neighbour could: it holds nothing, and guards keep starts distinct.
-        bad = (found < 0) | (offsets > self._stops[found] - access.width)
-        if bad.any():
-            offset = int(offsets[np.flatnonzero(bad)[0]])
-            self._fail(
-                OutOfBounds,
-                access,
-                lanes,
-                bad,
-                f"{verb(access)} of {access.width} bytes at 0x{(offset + GLOBAL_BASE) & (2**64 - 1):x}"
-                f"{self._nearest(offset, access.width, access.instruction)}",
-            )
+        outside = (found < 0) | (offsets > self._stops[found] - access.width)
+        if outside.any():
+            self._stray(access, lanes, offsets, found, outside)
         if access.kind != "load":
-            bad = self._writable[found] == 0
+            bad = (self._writable[found] == 0) & ~outside
             if bad.any():
                 position = np.flatnonzero(bad)[0]
                 self._fail(
@@ -450,7 +447,37 @@ class GlobalSpace(Space):
                     f"{verb(access)} of {access.width} bytes at 0x{int(offsets[position]) + GLOBAL_BASE:x}, "
                     f"in {self.regions[int(found[position])].name}",
                 )
-        access.hint = int(found[0])
+        access.hint = int(found[int(np.argmin(outside))])
+
+    def _stray(self, access: Access, lanes: Lanes | None, offsets: np.ndarray, found: np.ndarray, outside: np.ndarray) -> None:
+        """Raises OutOfBounds, unless a GPU performs the accesses outside of all regions and an observer notes them."""
+        lost = outside & ~self._is_mapped(offsets, found, access.width)
+        fatal, count = bool(lost.any()), int(np.count_nonzero(outside))
+        known = self._strayed.get(id(access.instruction))
+        if not fatal and known is not None and any(observer.passes(known[0], count, known[1]) for observer in self.observers):
+            return
+        bad = np.flatnonzero(lost if fatal else outside)
+        offset = int(offsets[bad[0]])
+        distance, meant = self._nearest(offset, access.width, access.instruction)
+        error = OutOfBounds(
+            f"{verb(access)} of {access.width} bytes at 0x{(offset + GLOBAL_BASE) & (2**64 - 1):x}{distance}",
+            instruction=access.instruction,
+            threads=self.geometry.describe(bad if lanes is None else lanes[bad]),
+        )
+        if fatal or not any(observer.passes(error, count, meant) for observer in self.observers):
+            raise error
+        self._strayed[id(access.instruction)] = error, meant
+
+    def _is_mapped(self, offsets: np.ndarray, found: np.ndarray, width: int) -> np.ndarray:
+        """True for accesses to a page that also holds an allocation. The first region, at 0, holds the kernel's parameters."""
+        if len(self.regions) < 2:
+            return np.zeros(len(offsets), np.bool_)
+        first, last = offsets // MAPPED_BYTES, (offsets + width - 1) // MAPPED_BYTES
+        below, above = np.maximum(found, 0), np.minimum(found + 1, len(self.regions) - 1)
+        near = (below > 0) & ((self._stops[below] - 1) // MAPPED_BYTES >= last)
+        near |= (self._starts[above] // MAPPED_BYTES <= first) & (self._starts[above] > offsets)
+        mapped: np.ndarray = near & (offsets >= self._starts[1]) & (offsets <= len(self.data) - width)
+        return mapped
 
     def _where(self, offset: int) -> str:
         found = int(np.searchsorted(self._starts, offset, side="right")) - 1
@@ -459,12 +486,12 @@ class GlobalSpace(Space):
         region = self.regions[found]
         return f"; {region.name} begins at 0x{region.start + GLOBAL_BASE:x}"
 
-    def _nearest(self, offset: int, width: int, instruction: Instruction) -> str:
-        """Distance by which an access missed, and its target: a region that the address is computed from, else any."""
-        best: tuple[int, str] | None = None
+    def _nearest(self, offset: int, width: int, instruction: Instruction) -> tuple[str, str]:
+        """Distance by which an access missed its target, a region that the address is computed from, else any; and the region's name."""
+        best: tuple[int, str, str] | None = None
         for start, size in self.heap.freed.items():
             if start <= offset + GLOBAL_BASE < start + size:
-                return f", {offset + GLOBAL_BASE - start} bytes into an allocation of {size} bytes that has been freed"
+                return f", {offset + GLOBAL_BASE - start} bytes into an allocation of {size} bytes that has been freed", ""
         for region in self.meant(instruction) or self.regions:
             size = region.stop - region.start
             if offset + width > region.stop and offset >= region.start:
@@ -481,10 +508,10 @@ class GlobalSpace(Space):
             else:
                 continue
             if best is None or distance < best[0]:
-                best = (distance, text)
+                best = (distance, text, region.name)
         if best is None or best[0] > 1 << 40:
-            return ", which is near no buffer" + (" (a null pointer?)" if offset + GLOBAL_BASE < 1 << 20 else "")
-        return best[1]
+            return ", which is near no buffer" + (" (a null pointer?)" if offset + GLOBAL_BASE < 1 << 20 else ""), ""
+        return best[1:]
 
 
 class BankedSpace(Space):

@@ -13,8 +13,12 @@ enum { LAST_TIME = (1 << (32 - CODE_BITS)) - 64 };
 
 struct Granule { uint32_t writer, reader; };
 
-// The thread that runs, and the records that it makes: its own, and those of readers in the present phase.
-struct Who { uint32_t thread, warp, me, many, of_warp, blocks, launch, block, phase; };
+// The thread that runs, and the records that it makes: its own, and those of readers in the present phase. defers: floating-point sums of
+// atomic operations are put off.
+struct Who { uint32_t thread, warp, me, many, of_warp, blocks, launch, block, phase, defers; };
+
+// An atomic addition that is put off until all earlier blocks have ended: the instruction's number << 48 | the place in memory, and the bits.
+struct Deferred { uint64_t place, value; };
 
 struct Region {
   uint64_t start, size;
@@ -46,6 +50,8 @@ struct Context {
   int32_t why, place;
   int32_t shares;  // other contexts run blocks of the launch at the same time
   int32_t *lock;
+  struct Deferred *log;
+  int64_t logged, room;
 };
 
 enum { STUCK = -10, LANE_IS_MISSING = -11, BARRIERS_DIFFER = -12, BARRIER_IS_MISSED = -13, NO_TIME_LEFT = -14 };  // Context.why beside lines
@@ -112,7 +118,7 @@ static inline struct Who who_runs(const struct Context *c, uint32_t thread) {
   const uint32_t warp = thread / WARP, since = c->warp_start[warp] > c->phase_start ? c->warp_start[warp] : c->phase_start;
   const struct Who w = {thread, warp, c->now << CODE_BITS | thread, c->phase_start << CODE_BITS | MANY, since << CODE_BITS | (OF_WARP + warp),
                         c->launch_start << CODE_BITS | BLOCKS, c->launch_start << CODE_BITS, c->block_start << CODE_BITS,
-                        c->phase_start << CODE_BITS};
+                        c->phase_start << CODE_BITS, DEFERS && c->shares};
   return w;
 }
 
@@ -139,26 +145,29 @@ static inline void note_reader(const struct Who *w, struct Granule *g, uint32_t 
   else if (reader != w->me && reader != w->of_warp && reader != w->many && reader != w->blocks) g->reader = read_by_several(w, reader);
 }
 
-// Notes a plain access to granules; 0 if it may conflict with one of another thread. Accesses before `start` do not count.
-static inline int note_read(const struct Who *w, struct Granule *g, uint32_t count, uint32_t start, int constant) {
+static inline int is_update(uint32_t record) { return (record & (CODES - 1)) == UPDATED; }
+
+// Notes a plain access to granules; 0 if it may conflict with one of another thread, or would meet a sum that is put off (`defers`). Accesses
+// before `start` do not count.
+static inline int note_read(const struct Who *w, struct Granule *g, uint32_t count, uint32_t start, int constant, int defers) {
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t writer = g[i].writer;
-    if (UNLIKELY(writer >= start) && (constant || !is_before(w, writer))) return 0;
+    if (UNLIKELY(writer >= start) && (constant || !is_before(w, writer) || (defers && is_update(writer)))) return 0;
     note_reader(w, &g[i], start);
   }
   return 1;
 }
-static inline int note_write(const struct Who *w, struct Granule *g, uint32_t count, uint32_t start) {
+static inline int note_write(const struct Who *w, struct Granule *g, uint32_t count, uint32_t start, int defers) {
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t writer = g[i].writer, reader = g[i].reader;
-    if (writer >= start && writer != w->me && !is_before(w, writer)) return 0;
+    if (writer >= start && writer != w->me && (!is_before(w, writer) || (defers && is_update(writer)))) return 0;
     if (reader >= start && reader != w->me && !is_before(w, reader)) return 0;
     g[i].writer = w->me;
     g[i].reader = 0;
   }
   return 1;
 }
-static inline int note_update(const struct Who *w, struct Granule *g, uint32_t count, uint32_t start) {
+static inline int note_update(const struct Who *w, struct Granule *g, uint32_t count, uint32_t start, int defers) {
   const uint32_t now = w->me & ~(uint32_t)(CODES - 1);
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t writer = g[i].writer, reader = g[i].reader, code = writer & (CODES - 1);
@@ -173,6 +182,8 @@ static inline int note_update(const struct Who *w, struct Granule *g, uint32_t c
       return 0;
     } else if (writer < w->phase) {
       g[i].writer = now | UPDATED;
+    } else if (defers) {
+      return 0;
     }
     // Else a plain write of this thread in this phase: it stays the one that others conflict with.
   }
@@ -234,7 +245,7 @@ static inline const uint8_t *read_global(struct Context *c, int32_t *hint, uint6
   const uint64_t offset = address - c->base;
   if (UNLIKELY(r->partly) && !is_written(c, offset, width)) return 0;
   touch(&r->read, r, address - r->start, width);
-  if (r->watched && !note_read(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch, constant))
+  if (r->watched && !note_read(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch, constant, w->defers))
     return 0;
   return c->memory + offset;
 }
@@ -245,7 +256,7 @@ static inline uint8_t *write_global(struct Context *c, int32_t *hint, uint64_t a
   if (UNLIKELY(!c->saved[offset >> PAGE_SHIFT]) && !save(c, offset >> PAGE_SHIFT)) return 0;
   if (UNLIKELY(r->partly) && !note_written(c, offset, width)) return 0;
   touch(&r->written, r, address - r->start, width);
-  if (!note_write(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch)) return 0;
+  if (!note_write(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch, w->defers)) return 0;
   return c->memory + offset;
 }
 // An atomic operation, or a load whose value one checks.
@@ -256,7 +267,7 @@ static inline uint8_t *update_or_guess(struct Context *c, int32_t *hint, uint64_
   if (UNLIKELY(!c->saved[offset >> PAGE_SHIFT]) && !save(c, offset >> PAGE_SHIFT)) return 0;
   if (UNLIKELY(r->partly) && !is_written(c, offset, width)) return 0;
   touch(guesses ? &r->read : &r->updated, r, address - r->start, width);
-  if (!note_update(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch)) return 0;
+  if (!note_update(w, c->granules + (offset >> GRANULE_SHIFT), width >> GRANULE_SHIFT, w->launch, w->defers)) return 0;
   return c->memory + offset;
 }
 
@@ -287,13 +298,13 @@ static inline uint8_t *write_shared(struct Context *c, uint64_t address, uint32_
   const uint64_t g = address >> SHARED_SHIFT;
   if (HAS_GAPS)
     for (uint32_t i = 0; i < width >> SHARED_SHIFT; ++i) if (c->gaps[g + i]) return 0;
-  return note_write(w, c->shared_granules + g, width >> SHARED_SHIFT, w->block) ? c->shared + address : 0;
+  return note_write(w, c->shared_granules + g, width >> SHARED_SHIFT, w->block, 0) ? c->shared + address : 0;
 }
 static inline uint8_t *update_shared(struct Context *c, uint64_t address, uint32_t width, const struct Who *w) {
   if (UNLIKELY(!is_in_shared(c, address, width))) return 0;
   struct Granule *g = c->shared_granules + (address >> SHARED_SHIFT);
   for (uint32_t i = 0; i < width >> SHARED_SHIFT; ++i) if (g[i].writer < w->block) return 0;
-  return note_update(w, g, width >> SHARED_SHIFT, w->block) ? c->shared + address : 0;
+  return note_update(w, g, width >> SHARED_SHIFT, w->block, 0) ? c->shared + address : 0;
 }
 
 static inline uint8_t *guess_shared(struct Context *c, uint64_t address, uint32_t width, const struct Who *w) {
@@ -328,6 +339,19 @@ static uint8_t *update_generic(struct Context *c, int32_t *hint, uint64_t addres
 }
 static uint8_t *guess_generic(struct Context *c, int32_t *hint, uint64_t address, uint32_t width, const struct Who *w) {
   return update_or_guess_generic(c, hint, address, width, w, 1);
+}
+
+// Puts an addition off; 0 without room for it.
+static int defer(struct Context *c, const uint8_t *p, uint64_t number, uint64_t value) {
+  if (UNLIKELY(c->logged == c->room)) {
+    const int64_t room = c->room ? 2 * c->room : 1024;
+    struct Deferred *log = realloc(c->log, room * sizeof *log);
+    if (!log) return 0;
+    c->log = log;
+    c->room = room;
+  }
+  c->log[c->logged++] = (struct Deferred){number << 48 | (uint64_t)(p - c->memory), value};
+  return 1;
 }
 
 // A sum of float64 takes a NaN as it is, quiet or not.

@@ -165,6 +165,8 @@ class _Context(ctypes.Structure):
         ("hints", ctypes.c_void_p),
         *((name, ctypes.c_int32) for name in ("why", "place", "shares")),
         ("lock", ctypes.c_void_p),
+        ("log", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("logged", "room")),
     ]
 
 
@@ -189,6 +191,8 @@ class _Thread(Run):
         self.floating = _floating(program)
         self.is_ordered = False
         """True if the order of atomic operations may decide about results."""
+        self.sums: list[str] = []
+        """Functions for atomic additions of floats whose results nobody takes: they are put off while several threads share the blocks."""
         self.waits = False
         """True if a thread may wait in a loop for what another one does."""
         self.carries = any(inst.has("cc") for block in program.blocks for inst in block.body)
@@ -424,7 +428,9 @@ def _atomic(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
     if bits not in (16, 32, 64) or (kind == "f32" and space == "generic"):
         raise Untranslated(kind)
     new, commutes = _updated(run, inst, operation or "", kind, values, space == "global")
-    run.is_ordered |= not commutes or not isinstance(result, Sink)
+    sums = operation == "add" and not commutes and isinstance(result, Sink) and space != "shared"
+    # A block's operations on its shared memory have one order, however many threads share the blocks.
+    run.is_ordered |= space != "shared" and not sums and (not commutes or not isinstance(result, Sink))
     run.waits |= not isinstance(result, Sink)
     lines = [f"uint8_t *p = {_pointer(run, inst, address, bits // 8, 'update')};", f"if (UNLIKELY(!p)) GIVE_UP({inst.line});"]
     lines.append(f"{raw} raw = get_{bits}(p);")
@@ -433,7 +439,18 @@ def _atomic(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
             f"if (c->shares) while (!__atomic_compare_exchange_n(({raw} *)p, &raw, ({raw})({new}), 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));"
         )
         lines.append(f"else put_{bits}(p, ({raw})({new}));")
+    elif sums:
+        value = f"const {raw} value = {_bits(run, inst, values[0], bits // 8)};"
+        put = f"put_{bits}(p, ({raw})({new}));"
+        if len(run.sums) >= 1 << 15:
+            raise Untranslated("so many atomic operations")
+        defers = f"if (!defer(c, p, {len(run.sums)}, value)) GIVE_UP({inst.line});"
+        is_global = "" if space == "global" else " && p >= c->memory && p < c->memory + c->bytes"
+        lines += [value, f"if (c->shares{is_global}) {{ {defers} }} else {put}"]
+        run.sums.append(f"{{ {raw} raw = get_{bits}(p); const {raw} value = ({raw})given; {put} break; }}")
     else:
+        if operation == "add" and not commutes:
+            lines.append(f"const {raw} value = {_bits(run, inst, values[0], bits // 8)};")
         lines.append(f"put_{bits}(p, ({raw})({new}));")
         if isinstance(result, Register):
             wide = f"uint{8 * run.binder.registers.width(result)}_t"
@@ -442,28 +459,31 @@ def _atomic(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
 
 
 def _updated(run: _Thread, inst: Instruction, operation: str, kind: str, values: Sequence[Operand], is_global: bool) -> tuple[str, bool]:
-    """The new bits as an expression of the old ones, `raw`; True if the order of several such operations makes no difference."""
+    """The new bits as an expression of the old ones, `raw`, and of `value` for sums of floats; True if the order of several such operations
+    makes no difference."""
     if operation in ("exch", "cas"):
         given = [_bits(run, inst, value, TYPE_BYTES[kind]) for value in values]
         return (given[0] if operation == "exch" else f"raw == {given[0]} ? {given[1]} : raw"), False
     if kind in ("f16", "bf16", "f16x2", "bf16x2") and operation == "add":
-        name, value = kind.removesuffix("x2"), _bits(run, inst, values[0], TYPE_BYTES[kind])
+        name = kind.removesuffix("x2")
         pairs = [
-            [f"double_of_{name}((uint16_t)({bits} >> {shift}))" for bits in ("raw", value)] for shift in range(0, 8 * TYPE_BYTES[kind], 16)
+            [f"double_of_{name}((uint16_t)({bits} >> {shift}))" for bits in ("raw", "value")] for shift in range(0, 8 * TYPE_BYTES[kind], 16)
         ]
         parts = [f"(uint32_t)bits_of_{name}(odd_sum({old}, {more})) << {16 * place}" for place, (old, more) in enumerate(pairs)]
         return " | ".join(parts), False
     if kind not in C_TYPES:
         raise Untranslated(kind)
-    other, old = run.read(inst, values[0], kind), as_type("raw", kind)
+    old = as_type("raw", kind)
     if kind == "f32" and operation == "add":
+        other = as_type("value", kind)
         # PTX ISA, atom: on global memory additions of float32 flush subnormal numbers, on shared memory they do not.
         total = f"flushed(flushed({old}) + flushed({other}))" if is_global else f"{old} + {other}"
         return f"bits_of_float({total})", False
     if kind == "f64" and operation == "add":
-        return f"sum_of_bits(raw, {_bits(run, inst, values[0], 8)})", False
+        return "sum_of_bits(raw, value)", False
     if kind[0] not in "bus":
         raise Untranslated(kind)
+    other = run.read(inst, values[0], kind)
     if operation in _UPDATES:
         return _UPDATES[operation].format(old=old, value=other), True
     if operation in ("min", "max"):
@@ -850,6 +870,7 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
         "HAS_GAPS": int(bool(program.shared_gaps)),
         "LOCAL_BYTES": program.local_bytes,
         "SUSPENDS": int(bool(run.sites)),
+        "DEFERS": int(bool(run.sums)),
         "SAVED": len(run.slots),
         "FOLLOWS_SHUFFLES": int(run.follows_shuffles),
         "SHARED_WINDOW": f"{SHARED_WINDOW}ull",
@@ -874,6 +895,8 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
         *texts,
         "}",
     ]
+    sums = [f"case {number}: {text}" for number, text in enumerate(run.sums)]
+    apply_one = ["static void apply_one(uint32_t number, uint8_t *p, uint64_t given) { (void)p; (void)given; switch (number) {", *sums, "} }"]
     sites = f"static const struct Site SITES[] = {{{', '.join(run.sites) or '{0, 0}'}}};"
     return "\n".join(
         [
@@ -881,6 +904,7 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
             PRELUDE.read_text(),
             _MEMORY.read_text(),
             sites,
+            *apply_one,
             *body,
             _BLOCKS.read_text(),
         ]
@@ -896,13 +920,15 @@ def kernel_of(program: Program, follows_shuffles: bool = False) -> Kernel | None
         made = translation(program, follows_shuffles)
     except Untranslated:
         return None
-    library = native.library("emulator threads", made.text.encode(), exact_options("-O2"), ("run_blocks", "conflict", "finish", "release"))
+    library = native.library("emulator threads", made.text.encode(), exact_options("-O2"), ("run_blocks", "conflict", "apply", "finish", "release"))
     if library is None:
         return None
     library.run_blocks.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int64)
     library.run_blocks.restype = ctypes.c_int64
     library.finish.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int)
     library.finish.restype = None
+    library.apply.argtypes = (ctypes.POINTER(_Context), ctypes.c_void_p, ctypes.c_int64)
+    library.apply.restype = None
     library.release.argtypes = (ctypes.c_void_p,)
     library.release.restype = None
     library.conflict.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -1119,6 +1145,12 @@ class _Member:
         """Runs blocks; the number of those that have ended."""
         return int(self.kernel.library.run_blocks(ctypes.byref(self.context), first, count))
 
+    def taken_log(self) -> tuple[int | None, int]:
+        """The additions that were put off, and their number; they are the caller's from now on."""
+        log, logged = self.context.log, self.context.logged
+        self.context.log, self.context.logged, self.context.room = None, 0, 0
+        return log, logged
+
 
 def _most_members(kernel: Kernel, watched: Sequence[Region]) -> int:
     """The number of threads whose records of accesses find room in memory."""
@@ -1136,7 +1168,10 @@ def _most_members(kernel: Kernel, watched: Sequence[Region]) -> int:
 def _share(team: Sequence[_Member], done: int, total: int, pages: int, progress: Callable[[int, int], object] | None) -> int:
     """Runs the blocks from `done` on by all members; the reason why the launch is given up, or 0."""
     latch, whys = threading.Lock(), [0]
-    following, ended = done, done
+    following, ended, applied = done, done, done
+    library = team[0].kernel.library
+    deferred: dict[int, tuple[int, int | None, int]] = {}
+    """Blocks that have ended, and their additions that are put off, by the first block."""
 
     def take(count: int) -> tuple[int, int]:
         nonlocal following
@@ -1146,7 +1181,7 @@ def _share(team: Sequence[_Member], done: int, total: int, pages: int, progress:
             return first, following - first
 
     def work(member: _Member, is_first: bool) -> None:
-        nonlocal ended
+        nonlocal ended, applied
         step = 1
         while not whys[0]:
             first, count = take(step)
@@ -1159,6 +1194,12 @@ def _share(team: Sequence[_Member], done: int, total: int, pages: int, progress:
             step = step * 2 if time.perf_counter() - began < _SHARED_STEP_SECONDS else max(step // 2, 1)
             with latch:
                 ended += count
+                deferred[first] = (count, *member.taken_log())
+                while applied in deferred:
+                    blocks, log, logged = deferred.pop(applied)
+                    library.apply(ctypes.byref(team[0].context), log, logged)
+                    library.release(log)
+                    applied += blocks
             if is_first and progress is not None:
                 progress(ended, total)
 
@@ -1175,6 +1216,8 @@ def _share(team: Sequence[_Member], done: int, total: int, pages: int, progress:
     finally:
         for thread in others:
             thread.join()
+        for log in [*(log for _, log, _ in deferred.values()), *(member.taken_log()[0] for member in team)]:
+            library.release(log)
     places = (ctypes.c_void_p * len(team))(*(ctypes.addressof(member.context) for member in team))
     part = -(-pages // len(team))
     found = [0] * len(team)

@@ -209,7 +209,12 @@ int conflict(struct Context *const *all, int64_t contexts, int64_t first, int64_
   return found;
 }
 
-void release(void *flags) { free(flags); }
+// Does the additions that were put off, in their order.
+void apply(struct Context *c, const struct Deferred *log, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) apply_one((uint32_t)(log[i].place >> 48), c->memory + (log[i].place & ((1ull << 48) - 1)), log[i].value);
+}
+
+void release(void *memory) { free(memory); }
 
 // Lets go of the flags of regions and of the copies of pages; `undo`: memory gets its former bytes back.
 void finish(struct Context *c, int64_t pages, int undo) {

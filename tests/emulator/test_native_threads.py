@@ -48,6 +48,8 @@ CLEAN = {
     "@%p3 add.u32 %r20, %r13, %r12;",
     "a part of a warp": "and.b32 %r11, %r1, 16; setp.ne.u32 %p2, %r11, 0; @%p2 bra done; shfl.sync.bfly.b32 %r20, %r10, 1, 31, 0xffff;",
     "sums of all blocks": "and.b32 %r11, %r1, 7; mul.wide.u32 %rd8, %r11, 4; add.u64 %rd8, %rd3, %rd8; red.global.add.u32 [%rd8], %r10;",
+    "sums of floats of all blocks": "and.b32 %r11, %r1, 7; mul.wide.u32 %rd8, %r11, 4; add.u64 %rd8, %rd3, %rd8; cvt.rn.f32.u32 %f1, %r10; "
+    "red.global.add.f32 [%rd8], %f1;",
     "sums of a tile": "st.shared.u32 [%r7], 0; bar.sync 0; atom.shared.add.u32 %r21, [tile+8], %r10; "
     "bar.sync 0; ld.shared.u32 %r20, [tile+8];",
     "a loop": "again: add.u32 %r20, %r20, %r10; shr.u32 %r10, %r10, 1; setp.ne.u32 %p2, %r10, 0; @%p2 bra again;",
@@ -79,6 +81,7 @@ SWAPS = (
     "ld.global.u32 %r11, [%rd3]; again: max.u32 %r12, %r11, %r10; atom.global.cas.b32 %r13, [%rd3], %r11, %r12; "
     "setp.ne.u32 %p2, %r13, %r11; mov.u32 %r11, %r13; @%p2 bra again;"
 )
+OWN_SUM = "mov.u32 %r11, 1065353216; mov.b32 %f1, %r11; red.global.add.f32 [%rd7], %f1; bar.sync 0; ld.global.u32 %r20, [%rd7];"
 HAZARDS = {
     "no barrier": ("st.shared.u32 [%r7], %r10; ld.shared.u32 %r20, [%r9];", ["SharedRace"]),
     "no second barrier": (f"{MEETINGS} st.shared.u32 [%r7], %r20;", ["SharedRace"]),
@@ -165,7 +168,7 @@ def test_a_hazard_gives_the_compiled_launch_up(name: str, monkeypatch: pytest.Mo
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["a tile", "sums of all blocks", "local memory", "writes that a barrier orders"])
+@pytest.mark.parametrize("name", ["a tile", "sums of all blocks", "sums of floats of all blocks", "local memory", "writes that a barrier orders"])
 def test_threads_share_the_blocks_of_a_launch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shared: list[int] = []
     original = native_threads._share
@@ -188,6 +191,29 @@ def test_threads_see_conflicts_between_their_blocks(name: str, monkeypatch: pyte
     assert plain.findings or plain.error
     assert not was_compiled
     assert (said(quick), found) == (said(plain), expected)
+
+
+@needs_compiler
+@pytest.mark.parametrize("operation", ["f32", "f64"])
+def test_sums_of_floats_keep_the_order_of_blocks(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that share the blocks put their additions off; the same numbers in any other order have other sums."""
+    monkeypatch.setattr(native_threads, "_ALONE_SECONDS", 0)
+    value = "cvt.rn.f32.u32 %f1, %r10; sqrt.approx.f32 %f1, %f1; " + ("cvt.rn.f64.u32 %d1, %r10; sqrt.rn.f64 %d1, %d1;" if operation == "f64" else "")
+    body = f".reg .f64 %d<2>; {value} red.global.add.{operation} [%rd3], %{'d' if operation == 'f64' else 'f'}1;"
+    shared: list[int] = []
+    original = native_threads._share
+    monkeypatch.setattr(native_threads, "_share", lambda team, *rest: shared.append(len(team)) or original(team, *rest))
+    _, expected, one = launched(body, monkeypatch, 0)
+    _, found, three = launched(body, monkeypatch, 0, jobs=3)
+    assert one and three and shared == [3] and found == expected
+
+
+@needs_compiler
+def test_a_sum_that_its_block_reads_is_not_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_threads, "_ALONE_SECONDS", 0)
+    _, expected, one = launched(OWN_SUM, monkeypatch, 0)
+    _, found, three = launched(OWN_SUM, monkeypatch, 0, jobs=3)
+    assert (one, three) == (True, False) and found == expected
 
 
 @needs_compiler

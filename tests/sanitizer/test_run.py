@@ -138,7 +138,7 @@ def test_an_access_out_of_bounds_names_the_python_variable(toolkit: Toolkit) -> 
     shown = str(DRIVER_PROGRAM).removeprefix(f"{Path.cwd()}/")
     line = next(number for number, text in enumerate(DRIVER_PROGRAM.read_text().splitlines(), 1) if "a_device = " in text)
     assert finding.code == "out-of-bounds" and f"past the end of a_device (cuMemAlloc at {shown}:{line})" in finding.message
-    assert finding.places[0].file == "add.cu" and report.status == 1
+    assert finding.places[0].file == "add.cu" and report.status == 0
 
 
 @needs_nvcc
@@ -195,7 +195,7 @@ def test_a_program_compiles_kernels_with_nvrtc(toolkit: Toolkit, tmp_path: Path,
     program = tmp_path / "program"
     build_program(toolkit, [SOURCE.with_name("nvrtc_program.cpp")], program, (), (), ("-lnvrtc", "-lcuda"))
     report = run(program, toolkit)
-    assert capfd.readouterr().out.startswith("cuMemcpyDtoH")
+    assert capfd.readouterr().out == "7 3\n"
     (finding,) = (finding for finding in report.findings if finding.severity == "error")
     assert finding.code == "out-of-bounds" and finding.places[0].file == "add.cu" and finding.places[0].line == 2
 
@@ -315,8 +315,9 @@ def test_bad_calls_of_cublas_end_in_one_message(numbers: list[int], error: type[
     [
         ("outside", "out-of-bounds", "access to (32, 0) of a surface of 8 x 4 texels of 4 bytes", 4),
         ("race", "shared-race", "tile[63]", 0),
-        ("bounds", "out-of-bounds", "past the end of second_array (cudaMalloc at", 6),
-        ("freed", "out-of-bounds", "that has been freed", 6),
+        ("bounds", "out-of-bounds", "past the end of second_array (cudaMalloc at", 0),
+        ("wild", "out-of-bounds", "67108608 bytes past the end of second_array (cudaMalloc at", 6),
+        ("freed", "out-of-bounds", "that has been freed", 0),
         ("twice", "double-free", "cudaFree of first_array", 0),
         ("copy", "copy-out-of-bounds", "260 bytes, from byte 0 of an allocation of 256 bytes", 0),
         ("null", "copy-out-of-bounds", "256 bytes from a null pointer", 0),

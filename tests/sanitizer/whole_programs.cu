@@ -294,6 +294,8 @@ int main(int argc, char** argv) {
     increment<<<1, 64>>>(first_array);
   } else if (mode == "bounds") {
     set<<<1, 65>>>(second_array, 1);
+  } else if (mode == "wild") {
+    set<<<1, 64>>>(second_array + (1 << 24), 1);
   } else if (mode == "freed") {
     CHECK(cudaFree(first_array));
     increment<<<1, 64>>>(first_array);

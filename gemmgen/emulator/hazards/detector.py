@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gemmgen.emulator import native
-from gemmgen.emulator.errors import OutOfBounds, SourceText
+from gemmgen.emulator.errors import EmulatorError, SourceText
 from gemmgen.emulator.fused_access import FusedAccess
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.compare_and_swap_guesses import guesses
@@ -18,6 +18,7 @@ from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.polling import polling
 from gemmgen.emulator.hazards.proxies import ProxyRules
 from gemmgen.emulator.hazards.report import (
+    SURVIVED,
     EarlyWarpgroupFence,
     Findings,
     GlobalRace,
@@ -32,6 +33,7 @@ from gemmgen.emulator.hazards.report import (
     ScopeRace,
     SharedRace,
     StaleRead,
+    StrayAccess,
     UndefinedRegister,
     UnfencedTicket,
     UnfinishedLaunch,
@@ -221,6 +223,13 @@ class HazardDetector(Observer):
         granule = self._global.granule
         flags: np.ndarray = ((self._global.state[part] & UNWRITTEN) == 0).repeat(granule)
         return flags[start - part.start * granule :][: stop - start]
+
+    def passes(self, error: EmulatorError, count: int = 1, place: str = "") -> bool:
+        if type(error) not in SURVIVED:
+            return False
+        details = {"instruction": error.instruction, "threads": error.threads, "other": error.other, "other_threads": error.other_threads}
+        self.findings.add(SURVIVED[type(error)](error.message, count, place, **details))
+        return True
 
     # -- accesses ----------------------------------------------------------------------------------------------
 
@@ -538,10 +547,14 @@ class HazardDetector(Observer):
 
     def _between_variables(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         place = self._shared_site(site, granules)
-        raise OutOfBounds(
-            f"{verb(site.access)} of {site.access.width} bytes at {place}, past the end of this variable",
-            instruction=site.instruction,
-            threads=self.geometry.describe(np.unique(lanes)),
+        self.findings.add(
+            StrayAccess(
+                f"{verb(site.access)} of {site.access.width} bytes at {place}, past the end of this variable",
+                len(lanes),
+                place,
+                instruction=site.instruction,
+                threads=self.geometry.describe(np.unique(lanes)),
+            )
         )
 
     def _unwritten_local(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:

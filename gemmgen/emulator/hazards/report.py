@@ -6,7 +6,17 @@ import re
 from collections.abc import Sequence
 
 from gemmgen.emulator.demangling import demangled
-from gemmgen.emulator.errors import EmulatorError, Instruction, RegisterInFlight, RegisterPoolMisuse, UnfinishedCopy
+from gemmgen.emulator.errors import (
+    DivergentWarp,
+    EmulatorError,
+    InFlightRead,
+    InFlightWrite,
+    Instruction,
+    OutOfBounds,
+    RegisterInFlight,
+    RegisterPoolMisuse,
+    UnfinishedCopy,
+)
 from gemmgen.emulator.program import Program
 
 MAX_HAZARDS = 8
@@ -307,6 +317,40 @@ class InactiveShuffle(HazardError):
 
     title = "shuffle from a lane that takes no part"
     hint = "every lane that supplies a value must execute the shuffle and be in its mask"
+
+
+class StrayAccess(HazardError, OutOfBounds):
+    """An access outside of all arrays, in a page of device memory that holds one, or between two variables in shared memory."""
+
+    code = "out-of-bounds"
+    hint = "a GPU performs this access without an error, so the launch continues; it reaches padding, or whatever else lies there"
+
+
+class EarlyRead(HazardError, InFlightRead):
+    """A read of shared memory that an asynchronous copy is going to write."""
+
+    code = "in-flight-read"
+
+
+class EarlyWrite(HazardError, InFlightWrite):
+    """A write to shared memory that an asynchronous copy is going to write."""
+
+    code = "in-flight-write"
+
+
+class LaneOutsideMask(HazardError, DivergentWarp):
+    """A lane executes a shuffle or a vote whose member mask leaves it out."""
+
+    code = "divergent-warp"
+
+
+SURVIVED: dict[type[EmulatorError], type[HazardError]] = {
+    OutOfBounds: StrayAccess,
+    InFlightRead: EarlyRead,
+    InFlightWrite: EarlyWrite,
+    DivergentWarp: LaneOutsideMask,
+}
+"""Errors that a GPU does not notice, as findings behind which the launch continues."""
 
 
 class Findings:

@@ -549,6 +549,7 @@ class Shadow:
         if self.outside is not None and (bits & GUARD).any():
             bad = np.flatnonzero(bits & GUARD)
             self.outside(site, who[bad], granules[bad])
+            bits[bad] &= ~np.uint8(UNWRITTEN)
         if matters & UNWRITTEN and self.unwritten is not None:
             bad = np.flatnonzero(bits & UNWRITTEN)
             if len(bad):

@@ -380,7 +380,8 @@ class Session:
             self._versions[start] = self._clock
         variables = {placed.offset for placed in module.places.values()}
         plain = all(start in variables or self._kind(start) == MemoryKind.DEVICE for start in everything)
-        alone = plain and not result.engines_moved and not result.output and result.error is None
+        strays = any(isinstance(finding, OutOfBounds) for finding in result.findings)
+        alone = plain and not result.engines_moved and not result.output and result.error is None and not strays
         repeated.touched = {start: self._number(start) for start in everything} if alone else {}
         repeated.before, repeated.after = {}, {}
         large = {each.region.start for each in result.touched if each.region.stop - each.region.start > _LARGE_INPUT}
