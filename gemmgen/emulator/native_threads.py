@@ -466,9 +466,8 @@ def _updated(run: _Thread, inst: Instruction, operation: str, kind: str, values:
         return (given[0] if operation == "exch" else f"raw == {given[0]} ? {given[1]} : raw"), False
     if kind in ("f16", "bf16", "f16x2", "bf16x2") and operation == "add":
         name = kind.removesuffix("x2")
-        pairs = [
-            [f"double_of_{name}((uint16_t)({bits} >> {shift}))" for bits in ("raw", "value")] for shift in range(0, 8 * TYPE_BYTES[kind], 16)
-        ]
+        shifts = range(0, 8 * TYPE_BYTES[kind], 16)
+        pairs = [[f"double_of_{name}((uint16_t)({bits} >> {shift}))" for bits in ("raw", "value")] for shift in shifts]
         parts = [f"(uint32_t)bits_of_{name}(odd_sum({old}, {more})) << {16 * place}" for place, (old, more) in enumerate(pairs)]
         return " | ".join(parts), False
     if kind not in C_TYPES:
@@ -896,7 +895,7 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
         "}",
     ]
     sums = [f"case {number}: {text}" for number, text in enumerate(run.sums)]
-    apply_one = ["static void apply_one(uint32_t number, uint8_t *p, uint64_t given) { (void)p; (void)given; switch (number) {", *sums, "} }"]
+    head = "static void apply_one(uint32_t number, uint8_t *p, uint64_t given) { (void)p; (void)given; switch (number) {"
     sites = f"static const struct Site SITES[] = {{{', '.join(run.sites) or '{0, 0}'}}};"
     return "\n".join(
         [
@@ -904,7 +903,7 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
             PRELUDE.read_text(),
             _MEMORY.read_text(),
             sites,
-            *apply_one,
+            *(head, *sums, "} }"),
             *body,
             _BLOCKS.read_text(),
         ]
@@ -920,7 +919,8 @@ def kernel_of(program: Program, follows_shuffles: bool = False) -> Kernel | None
         made = translation(program, follows_shuffles)
     except Untranslated:
         return None
-    library = native.library("emulator threads", made.text.encode(), exact_options("-O2"), ("run_blocks", "conflict", "apply", "finish", "release"))
+    functions = ("run_blocks", "conflict", "apply", "finish", "release")
+    library = native.library("emulator threads", made.text.encode(), exact_options("-O2"), functions)
     if library is None:
         return None
     library.run_blocks.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int64)

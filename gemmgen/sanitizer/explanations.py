@@ -128,8 +128,9 @@ _PAGES = (
         "out of bounds",
         "An access to memory that belongs to no array, no variable and no shared allocation. The emulator puts guard bytes around "
         "every array and between the shared arrays of a kernel, so it reports an overrun even if another array follows. A GPU maps "
-        "memory in pages of 2 MiB. It performs an access to padding, freed memory or whatever else lies in a page with an allocation, and one "
-        "between shared arrays, so the launch continues after these. Any other access ends the launch, and later calls return an error.",
+        "memory in pages of 2 MiB. It performs an access to padding, freed memory or whatever else lies in a page with an allocation, "
+        "and one between shared arrays, so the launch continues after these. Any other access ends the launch, and later calls return "
+        "an error.",
         "int i = blockIdx.x * blockDim.x + threadIdx.x;\ny[i] = x[i];  // with more threads than elements",
         "Guard the access, or launch fewer threads.",
         "int i = blockIdx.x * blockDim.x + threadIdx.x;\nif (i < n) y[i] = x[i];",

@@ -104,9 +104,7 @@ def test_an_access_to_an_unmapped_page_ends_it(distance: int, compiles: bool, mo
 def test_a_single_launch_continues_past_an_array() -> None:
     x, y, unused = np.arange(64, dtype="u4"), np.zeros(64, "u4"), np.zeros(64, "u4")
     with pytest.raises(OutOfBounds, match="0 bytes past the end of argument 0") as caught:
-        launch(
-            KERNEL.replace("BODY", "ld.global.u32 %r5, [%rd4]; add.u32 %r5, %r5, 1;"), grid=1, block=64, args=[x[:32], y], hazards=True
-        )
+        launch(KERNEL.replace("BODY", "ld.global.u32 %r5, [%rd4]; add.u32 %r5, %r5, 1;"), grid=1, block=64, args=[x[:32], y], hazards=True)
     assert isinstance(caught.value, HazardError) and caught.value.ending is None
     assert y[:32].tolist() == list(range(1, 33)) and not unused.any()
     with pytest.raises(OutOfBounds):

@@ -168,7 +168,9 @@ def test_a_hazard_gives_the_compiled_launch_up(name: str, monkeypatch: pytest.Mo
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["a tile", "sums of all blocks", "sums of floats of all blocks", "local memory", "writes that a barrier orders"])
+@pytest.mark.parametrize(
+    "name", ["a tile", "sums of all blocks", "sums of floats of all blocks", "local memory", "writes that a barrier orders"]
+)
 def test_threads_share_the_blocks_of_a_launch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shared: list[int] = []
     original = native_threads._share
@@ -198,8 +200,8 @@ def test_threads_see_conflicts_between_their_blocks(name: str, monkeypatch: pyte
 def test_sums_of_floats_keep_the_order_of_blocks(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that share the blocks put their additions off; the same numbers in any other order have other sums."""
     monkeypatch.setattr(native_threads, "_ALONE_SECONDS", 0)
-    value = "cvt.rn.f32.u32 %f1, %r10; sqrt.approx.f32 %f1, %f1; " + ("cvt.rn.f64.u32 %d1, %r10; sqrt.rn.f64 %d1, %d1;" if operation == "f64" else "")
-    body = f".reg .f64 %d<2>; {value} red.global.add.{operation} [%rd3], %{'d' if operation == 'f64' else 'f'}1;"
+    root = f"cvt.rn.{operation}.u32 %v1, %r10; sqrt.rn.{operation} %v1, %v1;"
+    body = f".reg .{operation} %v<2>; {root} red.global.add.{operation} [%rd3], %v1;"
     shared: list[int] = []
     original = native_threads._share
     monkeypatch.setattr(native_threads, "_share", lambda team, *rest: shared.append(len(team)) or original(team, *rest))
