@@ -5,7 +5,7 @@ condition is in the predicate register P0 (`LDGSTS … , P0`) they take every la
 a copy has is in its machine code: the copies of a kernel stand there in the order of its PTX. And sectors of `.cg` they merge between two
 neighbouring lanes only, where the hardware's own counter merges them among eight.
 
-Of the copy engine, sectors of loads are those that come to shared memory: of the whole box, filled elements included, in each block that
+Of TMA, sectors of loads are those that come to shared memory: of the whole box, filled elements included, in each block that
 it goes to, and once more those of which only a part lies in the array. Sectors of stores are those of each row of a box by itself.
 """
 
@@ -39,7 +39,7 @@ class CopySites(CounterObserver):
         self.sectors_of_pairs = 0
         """Sectors that are added if they are merged in pairs of lanes only."""
         self.boxes: Counter[str] = Counter()
-        """Sectors of the copy engine's boxes, loaded and stored."""
+        """Sectors of TMA's boxes, loaded and stored."""
 
     def of_worker(self) -> CopySites:
         return CopySites()
@@ -82,7 +82,7 @@ class CopySites(CounterObserver):
     def profiled(self, binary: Binary, predicted: dict[str, int]) -> dict[str, int]:
         """The numbers that the profiler should show for these copies where they differ from the prediction."""
         found = {}
-        for name, boxes in (("copy engine load sectors", self.boxes["load"]), ("copy engine store sectors", self.boxes["store"])):
+        for name, boxes in (("TMA load sectors", self.boxes["load"]), ("TMA store sectors", self.boxes["store"])):
             if boxes:
                 found[name] = boxes
         sites = [number for number, line in enumerate(binary.ptx.splitlines(), 1) if _COPY.search(line)]

@@ -42,7 +42,7 @@ The emulator executes PTX; the GPU executes ptxas's output.
   the cost of such a copy if every lane read, or, without a number of bytes, if none did; conditions in P1 to P6 they see.
   Which register it is is ptxas's choice. And sectors of `.cg` they merge between two neighbouring lanes only; the hardware's own counter,
   which adds loads and copies, does so among eight. With both the number is exact.
-- **Profiler**: boxes of the copy engine. Its load sectors are those that come to shared memory: of the whole box, filled elements
+- **Profiler**: TMA boxes. Its load sectors are those that come to shared memory: of the whole box, filled elements
   included, in each block of the cluster that it goes to, and once more a sector that lies in the array in part only. The prediction is
   the sectors that a box reads from memory. Its store sectors are counted row by row of a box. With both the number is exact.
 - **Two counters**: the sectors of copies by instrumented code, where the hardware's own counter of loads and copies is equal to the
@@ -161,7 +161,7 @@ def rule_of(row: Mapping[str, Any], name: str) -> str:
     if name == "copy sectors" and abs(measured - profiled) <= TWO_COUNTERS_APART * profiled and _same(row, "global load sectors"):
         return "two counters"
     kinds = next((kinds for words, kinds in _COUNTED_BY.items() if name.startswith(words)), ())
-    if not all(_same(row, kind) for kind in kinds) and not name.startswith("copy engine"):
+    if not all(_same(row, kind) for kind in kinds) and not name.startswith("TMA"):
         return "code"
     if name.startswith("shared ") and name.split()[2] in ("wavefronts", "conflicts") and measured > predicted:
         return "arbitration"
@@ -187,7 +187,7 @@ def _differences(measured: Sequence[Mapping[str, Any]], used: Sequence[str]) -> 
         clues = [
             f"{name} {row['predicted'][name]:,} in PTX, {_measured(row, name):,} executed"
             for name in row["predicted"]
-            if name.endswith(" instructions") and name != "copy engine instructions" and not _same(row, name)
+            if name.endswith(" instructions") and name != "TMA instructions" and not _same(row, name)
         ]
         told = "; ".join(f"{rule}: {', '.join(names)}" for rule, names in rules.items())
         seen = f" ({'; '.join(clues)})" if "code" in rules and clues else ""

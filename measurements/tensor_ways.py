@@ -1,4 +1,4 @@
-"""Ways to copy, multiply and divide a product on tensor cores, beside cuBLAS: copies by threads or by the copy engine, wgmma or mma.sync, A
+"""Ways to copy, multiply and divide a product on tensor cores, beside cuBLAS: copies by threads or by TMA, wgmma or mma.sync, A
 from shared memory or from registers, whole tiles or stream-K.
 
     python -m measurements.tensor_ways               on a machine with an H100 or H200, and torch
@@ -116,7 +116,7 @@ def table(data: dict[str, Any]) -> str:
         "# Ways to copy, multiply and divide a product on tensor cores",
         "",
         f"{data['device']}, {data['date']}, bfloat16, NT: cuBLAS's time over that of each, graphs in turns, operands in the L2 where",
-        "they fit. `cp`: `cp.async`, `tma`: the copy engine, both with `mma.sync`; w: tile of a warp, s: stages, f: sets of fragments.",
+        "they fit. `cp`: `cp.async`, `tma`: TMA, both with `mma.sync`; w: tile of a warp, s: stages, f: sets of fragments.",
         "The others are `wgmma`. `python -m measurements.tensor_ways` makes this file.",
         "",
         "| way | " + " | ".join(shapes) + " |",

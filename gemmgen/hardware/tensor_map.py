@@ -42,7 +42,7 @@ ELEMENT_BYTES: dict[str, int] = {
 
 
 def copied_as(data_type: str) -> Element:
-    """Element type of a tensor map for arrays of a type: bytes are bytes to the copy engine, and tf32 is stored as float32."""
+    """Element type of a tensor map for arrays of a type: bytes are bytes to TMA, and tf32 is stored as float32."""
     if data_type == "tf32":
         return "f32"
     if data_type in ("s8", "u8", "e4m3", "e5m2"):

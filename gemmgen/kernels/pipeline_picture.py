@@ -10,7 +10,7 @@ from typing import Literal
 
 from gemmgen.kernels.pictures import Span, Timeline
 
-Copies = Literal["registers", "cp_async", "copy_engine"]
+Copies = Literal["registers", "cp_async", "tma"]
 
 TILES = 8
 MATH = 2.0
@@ -21,7 +21,7 @@ ISSUE = 0.25
 _WORDS: dict[Copies, str] = {
     "registers": "loads pass through registers; arrived data is stored when its stage is free, then a barrier",
     "cp_async": "cp.async copies past the registers; a wait and a barrier before a stage is multiplied",
-    "copy_engine": "a producer warp has the copy engine fill stages; one barrier of each tells that it is full, another that it is free",
+    "tma": "a producer warp has TMA fill stages; one barrier of each tells that it is full, another that it is free",
 }
 
 
@@ -69,9 +69,9 @@ def _issue(copies: Copies, stages: int, tile: int, begins: list[float]) -> float
         if tile == 0:
             return 0.0
         return begins[tile - 1] + (0.0 if stages > 1 else MATH)
-    ahead = stages if copies == "copy_engine" else max(1, stages - 1)
+    ahead = stages if copies == "tma" else max(1, stages - 1)
     if tile < ahead:
         return tile * ISSUE
-    if copies == "copy_engine" or stages == 1:
+    if copies == "tma" or stages == 1:
         return begins[tile - ahead] + MATH
     return begins[tile - ahead]

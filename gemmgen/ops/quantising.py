@@ -17,7 +17,7 @@ from gemmgen.runtime.arrays.protocols import ArrayT, Stream
 BLOCKS: dict[Any, str] = {(1, 128): "1x128", (128, 128): "128x128", "row": "row", "tensor": "tensor"}
 """Elements that share a scale, as calls and as specs name them."""
 ALIGNED_SCALES = 4
-"""Float32 scales in 16 bytes, which columns of scales are padded to: the copy engine of other tools wants such strides."""
+"""Float32 scales in 16 bytes, which columns of scales are padded to: other tools load them by TMA, which requires such strides."""
 FLOATS = ("float32", "float16", "bfloat16")
 
 _QUANTIZE = Operator("quantize", ("x",), ("out", "scales"), (), ("block", "output", "scales"))

@@ -164,7 +164,7 @@ def examine(text: str, width: int, *, store: bool = False, row: int | None = Non
         changes.append((title, lambda offset: offset ^ (offset // rows % places * unit)))
     if row is not None and row % LINE_BYTES == 0:
         possible = [name for name in _SWIZZLES if width <= 8 or not flipped_bytes(name)]
-        changes += [(f"{name} swizzle of the copy engine", partial(swizzled, swizzle=name)) for name in possible]
+        changes += [(f"{name} swizzle of TMA", partial(swizzled, swizzle=name)) for name in possible]
     variants = []
     for title, change in changes:
         changed = tuple(change(offset) if offset >= 0 else -1 for offset in offsets)

@@ -1,4 +1,4 @@
-"""Boxes that the copy engine stores: no element of a result lies in two of them.
+"""Boxes that TMA stores: no element of a result lies in two of them.
 
 A coordinate is ``W u + c``: the same ``W u`` for all statements and threads, and a number c for each. If the boxes of one tile lie
 within W elements along each axis, any element of a box tells u; the tile's number T, or the block's index, follows from these, since

@@ -30,7 +30,7 @@ def note_direct_accesses(
 
     Returns the threads as they were lifted; None if their accesses are not known.
 
-    ``sent`` names the arrays that the copy engine stores to; direct stores to these stay unproved. If the kernel cannot be lifted, or time
+    ``sent`` names the arrays that TMA stores to; direct stores to these stay unproved. If the kernel cannot be lifted, or time
     runs out, the reason is noted with ``memory`` and ``once``.
     """
     try:
@@ -58,7 +58,7 @@ def note_direct_accesses(
         name = "" if access.address is None else access.address.base or ""
         array = contract.arrays.get(name)
         if access.writes:
-            found.note("once", ("direct", access.instruction.line), name not in sent, f"{name} is stored by the copy engine as well")
+            found.note("once", ("direct", access.instruction.line), name not in sent, f"{name} is stored by TMA as well")
         elif array is not None and array.role == "output":
             found.note("initialised", ("direct", access.instruction.line), False, f"reads {name}, which nothing wrote before the kernel")
     return lifter if lost is None else None

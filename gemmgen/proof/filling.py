@@ -1,4 +1,4 @@
-"""Boxes that the copy engine stores fill a result: no element is left out.
+"""Boxes that TMA stores fill a result: no element is left out.
 
 The stored boxes of one tile fill W elements along each axis, from ``W u`` on (``gemmgen.proof.boxes``). Two tiles have different numbers u,
 for no element lies in two boxes. Each u is at least 0, and W u lies below the array's extent, so u is one of ceil(extent / W) numbers. If
@@ -35,7 +35,7 @@ def left_out(ring: Ring, name: str, counter: Expression | None, sequence: Launch
         return "the grid may have no block where the array has elements"
     maps = [map_ for map_ in sequence.tensor_maps if map_.array == name and map_.name in ring.written_maps]
     if len(maps) != 1:
-        return "the copy engine does not store it by one map"
+        return "TMA does not store it by one map"
     sends = [sent for sent in ring.sends if sent.map_ == maps[0].name]
     for thread in {sent.thread for sent in sends}:
         if problem := _leaves_a_box(ring, sends, thread, counter):

@@ -469,7 +469,7 @@ class Fragments:
         coordinates: Sequence[Content | None],
         groups: tuple[int, ...],
     ) -> Tracked:
-        """A box of a result that one thread has the copy engine store."""
+        """A box of a result that one thread has TMA store."""
         if self.reasons:
             return tracked
         item = Left(instruction.line, map_, start, _forms(coordinates), tracked.image, groups)

@@ -252,7 +252,7 @@ def _verdict(name: str, found: Findings) -> Verdict:
 
 
 def _is_the_array(map_: TensorMapArgument, sequence: LaunchSequence, contract: Contract, solver: Solver) -> bool:
-    """True if a map's elements are those of its array: the copy engine then touches no others, whatever its coordinates are."""
+    """True if a map's elements are those of its array: TMA then touches no others, whatever its coordinates are."""
     return _axes(map_, sequence, contract, solver) is not None
 
 

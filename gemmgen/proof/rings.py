@@ -1,4 +1,4 @@
-"""The order of kernels with a ring of stages that the copy engine (TMA) fills and ``wgmma`` reads, by induction over the ring's uses.
+"""The order of kernels with a ring of stages that TMA fills and ``wgmma`` reads, by induction over the ring's uses.
 
 One thread fills use c of the ring, c = 0, 1, 2, ...: it waits for ``empty[c mod S]``, promises bytes to ``full[c mod S]`` and
 issues the copies. Every thread that multiplies waits for ``full[c mod S]``, reads, and one thread of each of its warps arrives at
@@ -84,20 +84,20 @@ class State:
     dirty: frozenset[str] = frozenset()
     """Registers of products that were written since the last fence of products."""
     plain: frozenset[int] = frozenset()
-    """Stores by threads since the last barrier, by number, that no fence makes visible to the copy engine."""
+    """Stores by threads since the last barrier, by number, that no fence makes visible to TMA."""
     fenced_stores: frozenset[int] = frozenset()
     visible: frozenset[int] = frozenset()
-    """Stores that the copy engine may read."""
+    """Stores that TMA may read."""
     older: frozenset[int] = frozenset()
     """Stores before the last barrier that only threads may read."""
     loads: frozenset[int] = frozenset()
     leaving: frozenset[int] = frozenset()
-    """Reads by the copy engine that are in no group yet."""
+    """Reads by TMA that are in no group yet."""
     leaving_groups: tuple[frozenset[int], ...] = ()
     senders: tuple[bool, ...] = ()
     """The threads that these are of."""
     left: frozenset[int] = frozenset()
-    """Reads by the copy engine that their thread has waited for, before the other threads know."""
+    """Reads by TMA that their thread has waited for, before the other threads know."""
     sent: frozenset[tuple[int, tuple[Content, ...]]] = frozenset()
     """Boxes that were stored, by statement and coordinates, without those of earlier values of a counter."""
     tracked: Tracked = NOTHING
@@ -131,7 +131,7 @@ def place_of(reason: str, at: Instruction | None) -> str:
 
 @dataclass(frozen=True)
 class Sent:
-    """A box that one thread has the copy engine store."""
+    """A box that one thread has TMA store."""
 
     map_: str
     line: int
@@ -269,7 +269,7 @@ class Ring:
         in_flight = state.groups or state.open.slots
         note("races", ("products at the end", role.threads), not in_flight, "products are in flight when a thread ends")
         reading = state.leaving or any(state.leaving_groups)
-        note("races", ("copies at the end", role.threads), not reading, "the copy engine may read shared memory when the block has ended")
+        note("races", ("copies at the end", role.threads), not reading, "TMA may read shared memory when the block has ended")
 
     def idle(self, state: object) -> bool:
         """True for threads that neither fill nor read the ring."""
@@ -470,7 +470,7 @@ class Ring:
         return replace(state, filled=(), promised=-1, use=(state.use + 1) % (2 * slots), uses=state.uses + 1)
 
     def _sent(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
-        """A box leaves shared memory: its bytes are written, visible to the copy engine, and stay until its thread has waited."""
+        """A box leaves shared memory: its bytes are written, visible to TMA, and stay until its thread has waited."""
         target, source = instruction.operands[:2]
         found = self._map(instruction, target, values)
         self.written_maps.add(found.name)
@@ -485,7 +485,7 @@ class Ring:
         self.found.note("initialised", instruction.line, bool(ready[owners >= 0].all()), "sends bytes that were not written", instruction)
         unsettled = state.plain | state.fenced_stores | state.older
         fine = not any(self._overlap(number, other) for other in unsettled)
-        self.found.note("races", ("sent", instruction.line), fine, "stores are not visible to the copy engine yet", instruction)
+        self.found.note("races", ("sent", instruction.line), fine, "stores are not visible to TMA yet", instruction)
         if state.senders not in ((), threads):
             raise Unliftable(instruction, "different threads send results")
         sent = self._box(state, instruction, target, found, threads, values)
@@ -676,7 +676,7 @@ class Ring:
             if threads != len(role.threads):
                 raise Unliftable(instruction, "some threads meet before the block does")
             if state.barriers and not state.fenced:
-                raise Unliftable(instruction, "barriers are not visible to the copy engine when the block meets")
+                raise Unliftable(instruction, "barriers are not visible to TMA when the block meets")
             if self.barriers not in (None, state.barriers):
                 raise Unliftable(instruction, "barriers are not always the same")
             if state.barriers:
@@ -756,7 +756,7 @@ class Ring:
         self.found.note("races", ("store", instruction.line), not meets, "meets another access without a barrier", instruction)
         engine = state.leaving.union(state.left, *state.leaving_groups)
         fine = not any(self._overlap(number, other) for other in engine)
-        self.found.note("races", ("engine", instruction.line), fine, "the copy engine may still read there", instruction)
+        self.found.note("races", ("engine", instruction.line), fine, "TMA may still read there", instruction)
         kept = {
             name: frozenset(other for other in stores if not self._overlap(number, other))
             for name, stores in (("visible", state.visible), ("older", state.older))

@@ -345,7 +345,7 @@ _PAGES = (
     Explanation(
         "missing-init-fence",
         "missing fence after the initialisation of a barrier",
-        "The copy engine or another block of the cluster uses an mbarrier whose initialisation no fence has made visible to it.",
+        "TMA or another block of the cluster uses an mbarrier whose initialisation no fence has made visible to it.",
         "barrier_init(&barrier, 1);  // mbarrier.init\ncopy_bulk(tile, source, bytes, &barrier);",
         "Put fence.mbarrier_init after the initialisation, and a cluster barrier if other blocks use the mbarrier.",
         'barrier_init(&barrier, 1);\nasm volatile("fence.mbarrier_init.release.cluster;");\ncopy_bulk(tile, source, bytes, &barrier);',
@@ -382,7 +382,7 @@ _PAGES = (
     Explanation(
         "missing-map-fence",
         "missing fence of a changed tensor map",
-        "A tensor copy uses a tensor map in global memory that threads of the launch have changed. The copy engine caches maps, so the "
+        "A tensor copy uses a tensor map in global memory that threads of the launch have changed. TMA caches maps, so the "
         "change must be released, and each block that uses the map must acquire it.",
         "tensormap_replace(map);  // tensormap.replace.tile...global\nload_tile(tile, map, &barrier);",
         "Put fence.proxy.tensormap::generic.release after the change (tensormap.cp_fenceproxy, which copies a map from shared memory, "

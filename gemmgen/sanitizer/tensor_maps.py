@@ -27,7 +27,7 @@ _OTHER_NAMES = {
     "i32": "s32",
     "i64": "s64",
 }
-"""Types of arrays that the copy engine moves as another type of the same size."""
+"""Types of arrays that TMA moves as another type of the same size."""
 
 
 @dataclass(frozen=True)

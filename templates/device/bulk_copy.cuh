@@ -1,11 +1,11 @@
-// Copies of boxes between tensors in global memory and tiles in shared memory, by the copy engine (TMA).
+// Copies of boxes between tensors in global memory and tiles in shared memory, by TMA.
 
 // A tensor's address, extents, strides, box and swizzle, made by the host.
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
 
-// Fetches a tensor map into the cache that the copy engine reads it from.
+// Fetches a tensor map into the cache that TMA reads it from.
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
 {
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
@@ -135,7 +135,7 @@ __device__ __forceinline__ void store_boxes_wait()
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(kPending) : "memory");
 }
 
-// Makes this thread's writes to shared memory visible to the copy engine and to the tensor cores.
+// Makes this thread's writes to shared memory visible to TMA and to the tensor cores.
 __device__ __forceinline__ void fence_async_proxy()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -173,10 +173,10 @@ def test_an_access_costs_what_the_rule_says(run: Run, pattern: str, options: lis
     assert min(layout["wavefronts"] for layout in layouts) == best
 
 
-def test_swizzles_of_the_copy_engine_are_compared(run: Run) -> None:
+def test_swizzles_of_tma_are_compared(run: Run) -> None:
     """Eight rows of 128 bytes, a chunk of each: eight, four or two places of it."""
     layouts = run("banks", "lane%8*128 + lane//8*16", "--width", "16", "--row", "128", "--json").json["layouts"]
-    waves = {layout["title"].removesuffix(" swizzle of the copy engine"): layout["wavefronts"] for layout in layouts}
+    waves = {layout["title"].removesuffix(" swizzle of TMA"): layout["wavefronts"] for layout in layouts}
     assert {name: waves[name] for name in waves if name.startswith("128B")} == {"128B": 4, "128B_ATOM_32B": 8, "128B_ATOM_64B": 16}
     narrow = run("banks", "lane*8", "--width", "8", "--row", "128", "--json").json["layouts"]
     assert any(layout["title"].startswith("128B_ATOM_32B_FLIP_8B") for layout in narrow)

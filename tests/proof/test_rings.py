@@ -109,7 +109,7 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "barriers are not made visible": (without(r"fence\.mbarrier_init[^;]*;"), "races"),
     "the block does not meet": (without(r"bar\.sync\s+0;"), "races"),
     "the launch before is not waited for": (without(r"griddepcontrol\.wait;"), "races"),
-    "stores are not made visible to the copy engine": (without(r"fence\.proxy\.async[^;]*;"), "races"),
+    "stores are not made visible to TMA": (without(r"fence\.proxy\.async[^;]*;"), "races"),
     "no barrier before results are stored": (without(r"bar\.sync %r\d+, 128;", 0), "races"),
     "no barrier before results leave": (without(r"bar\.sync %r\d+, 128;", 1), "initialised"),
     "results that leave are not waited for": (without(r"cp\.async\.bulk\.wait_group\.read 0;", 0), "races"),

@@ -120,7 +120,7 @@ class CounterObserver(Observer):
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         if access.describes:
-            return  # tensor maps are read by the copy engine, past the counters of memory
+            return  # tensor maps are read by TMA, past the counters of memory
         if access.instruction.opcode == "cp" and access.instruction.has("bulk"):
             if space.name == "global":
                 self._count_bulk(access, addresses)
@@ -171,7 +171,7 @@ class CounterObserver(Observer):
         self._add_costs(site, (access.width, pairs, offsets.tobytes()), lambda: shared_costs(offsets, access.width, pairs=pairs))
 
     def _count_bulk(self, access: Access, addresses: np.ndarray) -> None:
-        """One copy of one lane, which the copy engine makes."""
+        """One copy of one lane, which TMA makes."""
         site = _site(self._global, access, f"bulk {access.kind}")
         touched = len(np.unique(addresses)) * access.width
         site.requests += 1

@@ -85,7 +85,7 @@ class Tally:
     ``shared_memory`` and ``global_memory`` have an entry for each kind of access that occurs: ``load``, ``store``,
     ``ldmatrix``, ``stmatrix``, ``cp.async`` (its reads of global and its writes of shared memory), ``atomic``; of shared memory
     ``cluster load`` and ``cluster store``, those of .shared::cluster, which go over the network of the cluster; of global memory
-    ``bulk load`` and ``bulk store``, a request for each copy of the copy engine.
+    ``bulk load`` and ``bulk store``, a request for each copy by TMA.
     ``tensor`` has an entry ``wgmma`` where warpgroups multiply. ``instructions`` counts executions by warps, by class.
     """
 

@@ -1,4 +1,4 @@
-"""Engines beside the threads of a wave: barriers in shared memory, the copy engine, clusters. One module each."""
+"""Engines beside the threads of a wave: barriers in shared memory, TMA, clusters. One module each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The asynchronous proxy: operations in flight, and the shared memory that belongs to them.
 
-Copies of the copy engine and products of the tensor cores read and write shared memory on their own (PTX ISA, "Async proxy"). From
+Copies by TMA and products of the tensor cores read and write shared memory on their own (PTX ISA, "Async proxy"). From
 its issue until its completion has been observed, memory that an operation writes belongs to nobody else, and memory that it reads must
 not change. Barriers that live in shared memory are no data at all. One byte of marks a chunk of 16 bytes answers the common case.
 """

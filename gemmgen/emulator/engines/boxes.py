@@ -52,7 +52,7 @@ class PlacedMap:
     def tile(self, coordinates: Sequence[int], address: int, stores: bool = False) -> Box:
         """The box at these coordinates (innermost first), for a shared address.
 
-        ``stores``: it is written to, or reduced into, the array. The copy engine does so with whole units of 16 bytes: where an
+        ``stores``: it is written to, or reduced into, the array. TMA does so with whole units of 16 bytes: where an
         array's rows end within one, so much beyond their ends is changed (seen on an H200, with elements of 2 and of 4 bytes).
         """
         m = self.map

@@ -1,4 +1,4 @@
-"""The copy engine: bulk copies and tensor copies that were issued and have not landed.
+"""TMA: bulk copies and tensor copies that were issued and have not landed.
 
 PTX ISA, "Data Movement and Conversion Instructions: Bulk copy" and "Tensor copy". A copy moves its data as late as it may. One that
 completes on a barrier lands when nothing else can run (or when a schedule says so); one that belongs to a bulk group reads its source

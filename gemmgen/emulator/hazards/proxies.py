@@ -11,7 +11,7 @@ writes of the copies of that phase. The barrier of a cluster does the same for a
   reads of threads need one too before an engine overwrites the data that they have read.
 - A tensor map that the launch has changed is released to the tensormap proxy by a fence behind the change, or by the copy that brings it
   to global memory, and each block that uses it acquires it (CUDA C++ Programming Guide, "Usage of a Modified Tensor Map").
-- A barrier may be used where its initialisation is known; by the copy engine, behind a fence.mbarrier_init or fence.proxy.async.
+- A barrier may be used where its initialisation is known; by TMA, behind a fence.mbarrier_init or fence.proxy.async.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class RefillWithoutProxyFence(MissingProxyFence):
     title = "missing proxy fence before a refill"
     hint = (
         "let the reading threads execute fence.proxy.async before they release the buffer: a barrier orders their loads before the issue "
-        "of the copy, but not before the copy engine's writes; kernels without this fence work on current GPUs"
+        "of the copy, but not before TMA's writes; kernels without this fence work on current GPUs"
     )
 
 
@@ -283,7 +283,7 @@ class EarlyBarrierUse(HazardError):
 
 
 class MissingInitFence(HazardError):
-    """The copy engine uses a barrier whose initialisation it need not see."""
+    """TMA uses a barrier whose initialisation it need not see."""
 
     title = "missing fence after the initialisation of a barrier"
     hint = "let the initialising thread execute fence.mbarrier_init.release.cluster before the __syncthreads() or the cluster barrier"

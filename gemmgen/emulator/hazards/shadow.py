@@ -294,7 +294,7 @@ class Shadow:
     def access(self, site: Site, lanes: Lanes | None, offsets: np.ndarray, writes: bool | None = None) -> None:
         """Lanes access `width` bytes at byte offsets of the space. `writes` False: only ask, remember nothing."""
         width = site.access.width
-        # The copy engine alone moves less than a granule, at the edges of tensors: it counts as all of it.
+        # TMA alone moves less than a granule, at the edges of tensors: it counts as all of it.
         total = max(1, width // self.granule)
         per_piece = min(total, _PIECE)
         shift = (per_piece * self.granule).bit_length() - 1

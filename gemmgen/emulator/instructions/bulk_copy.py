@@ -1,4 +1,4 @@
-"""cp.async.bulk and its tensor form: copies that the copy engine makes for one lane.
+"""cp.async.bulk and its tensor form: copies that TMA makes for one lane.
 
 PTX ISA, "Data Movement and Conversion Instructions: Bulk copy" and "Tensor copy", with their reductions, prefetches and bulk groups. Each
 lane that executes one starts a separate copy; the engine decides when its data moves (`engines/copies.py`)."""

@@ -126,7 +126,7 @@ def replace_field(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("tensormap", when=lambda inst: inst.modifiers[:1] == ("cp_fenceproxy",))
 def copy_back(inst: Instruction, binder: Binder) -> Operation:
-    """Copies a tensor map from shared to global memory, for the copy engine to see."""
+    """Copies a tensor map from shared to global memory, for TMA to see."""
     target, source, size = inst.operands
     if not isinstance(size, Integer) or size.value != MAP_BYTES:
         raise UnknownInstruction(f"tensormap.cp_fenceproxy copies {MAP_BYTES} bytes, no other number", instruction=inst)

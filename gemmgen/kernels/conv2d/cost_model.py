@@ -27,7 +27,7 @@ where the instance that the model picks then takes 1 to 5% longer than the best.
 TENSOR_CORE_ISSUE = 1.25
 """Time of products on tensor cores over that at their peak: power above all, on an H200."""
 COPY_ENGINE_SHARE = 0.55
-"""Time of a load from the L2 by the copy engine, relative to one by threads: 47 bytes a clock cycle and SM were measured."""
+"""Time of a load from the L2 by TMA, relative to one by threads: 47 bytes a clock cycle and SM were measured."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class WarpgroupCosts:
     windows: float
     """Further factor of that time where taps share their pixels."""
     loads: float
-    """Time of a load from the L2 by the copy engine, relative to one by threads."""
+    """Time of a load from the L2 by TMA, relative to one by threads."""
     stores: float
     """Part of the stores that other work does not hide."""
     joined: float
@@ -60,15 +60,15 @@ ODD_ROW_OF_CLUSTERS = 1.4
 """Further factor of such rows where a cluster's blocks copy parts of them for each other: 3 x 3 taps of 96 channels of int8 take 9.6 us by
 pairs of blocks, 5.5 by single ones."""
 SHORT_ODD_ROW = 1.46
-"""Further factor of such rows of 64 bytes: the copy engine takes 0.73 times as long for a row of 64 bytes as for one of 128."""
+"""Further factor of such rows of 64 bytes: TMA takes 0.73 times as long for a row of 64 bytes as for one of 128."""
 SECTOR = 32
 """Bytes that the L2 moves at once."""
 PART_OF_ROW, ODD_ROW, PART_OF_ODD_ROW = 2.2, 2.5, 3.0
-"""Times of a copy by the copy engine over that of rows of whole steps that begin at sectors: of rows that end within a step, of those that
+"""Times of a copy by TMA over that of rows of whole steps that begin at sectors: of rows that end within a step, of those that
 begin within a sector, of both: 1.9 times for 48 channels of halves (beside 64), 2.2 for 184 (beside 192), 3.5 for 40, measured on an
 H200."""
 COPIES_BY_THREADS = 1.5
-"""Time of copies of vectors by threads over that of copies by the copy engine of rows of whole steps that begin at sectors."""
+"""Time of copies of vectors by threads over that of copies by TMA of rows of whole steps that begin at sectors."""
 DIRECT_ISSUE = 4.0
 """Instructions for each multiply-add of a thread that sums up by itself: a load, a conversion, a test whether the tap is in the image."""
 

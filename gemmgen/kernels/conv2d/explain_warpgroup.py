@@ -10,8 +10,8 @@ from gemmgen.kernels.math.tensor_memory import BUFFERS, COLUMNS, EPILOGUE_WARPS,
 from gemmgen.kernels.tiles.unrolling import unrolling_text
 
 Lines = tuple[tuple[str, str], ...]
-_PRODUCER = "a warp, of which one thread keeps the stages full by the copy engine (TMA)"
-_VECTORS = "four warps that copy x, of which one thread has filters copied by the copy engine (TMA)"
+_PRODUCER = "a warp, of which one thread keeps the stages full by TMA"
+_VECTORS = "four warps that copy x, of which one thread has filters copied by TMA"
 EARLY_LAUNCH = "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"
 
 
@@ -35,7 +35,7 @@ def _implicit_gemm(plan: WarpgroupPlan) -> Lines:
         walk = "along the columns, then down the rows of the filter; steps go over their ends"
     if plan.windows:
         walk = f"down the rows of the filter; the {plan.taps} of a row find their pixels in one copy, each one further"
-    filling = "copies that read nothing" if plan.loop.vectors else "the copy engine, as are channels beyond the last"
+    filling = "copies that read nothing" if plan.loop.vectors else "TMA, as are channels beyond the last"
     outside = f"filled with zeros by {filling}" if plan.walks else "cannot happen: there is no padding"
     overflow = f"at most {plan.spec.maximum_depth} products of at most 2^14 in a sum fit into int32"
     return (
@@ -56,7 +56,7 @@ def _roles(plan: WarpgroupPlan) -> Lines:
             ("multiplier", "a warp, of which one thread issues the instructions (tcgen05.mma)"),
             ("epilogue", f"{EPILOGUE_WARPS} warps, each for {ROWS // EPILOGUE_WARPS} channels, while the next tile is multiplied"),
         )
-    groups = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps"
+    groups = f"{loop.consumers} warpgroup{'s' if loop.consumers > 1 else ''}"
     lines = [
         ("producer", _VECTORS if loop.vectors else _PRODUCER),
         ("consumers", f"{groups}, {loop.blocks_m * 64} channels of {loop.tile_n} pixels each"),
@@ -139,7 +139,7 @@ def _shared(plan: WarpgroupPlan) -> Lines:
 def _results(plan: WarpgroupPlan) -> Lines:
     stored = "one by one, straight from registers"
     if plan.staged:
-        then = "from where the copy engine takes them" if plan.boxes else "then 16 bytes a thread"
+        then = "from where TMA takes them" if plan.boxes else "then 16 bytes a thread"
         stored = f"through shared memory, transposed to rows of pixels, {then}"
     lines = [("stored", stored)]
     if plan.neighbours:

@@ -53,7 +53,7 @@ WORD = 4
 def pictures(plan: FinishingPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
     if isinstance(plan, WarpgroupPlan):
-        drawn: list[Picture] = [_warpgroup_tiles(plan), pipeline("copy_engine", plan.loop.stages)]
+        drawn: list[Picture] = [_warpgroup_tiles(plan), pipeline("tma", plan.loop.stages)]
         if isinstance(plan.loop, TensorPixelLoop):
             drawn.append(columns_in_use([0, plan.loop.tile_n, 2 * plan.loop.tile_n], plan.loop.tensor_columns))
             drawn.append(columns_over_time(plan.loop.tile_n))
@@ -143,7 +143,7 @@ def _warpgroup_tiles(plan: WarpgroupPlan) -> TileHierarchy:
     warp_tile = Division("rows of a warp", 16, pixels, *axes, "lane", lanes, ("pairs of neighbours, in every 8 columns",))
     notes = (
         f"a step: {loop.tile_k} input channels of one filter tap",
-        f"{loop.stages} stages in shared memory, filled by the copy engine; bold: the one that is multiplied",
+        f"{loop.stages} stages in shared memory, filled by TMA; bold: the one that is multiplied",
     )
     overview = ProductOverview(
         a="filter",

@@ -61,7 +61,7 @@ class Cluster(SpecModel):
 
 
 class WarpgroupMainloop(SpecModel):
-    """Products of tiles in shared memory by ``wgmma`` (sm_90a): one group of four warps has the copy engine (TMA) fill them, the
+    """Products of tiles in shared memory by ``wgmma`` (sm_90a): one warpgroup has TMA fill them, the
     others multiply."""
 
     strategy: Literal["warpgroup"]
@@ -69,30 +69,30 @@ class WarpgroupMainloop(SpecModel):
     stages: Annotated[int, Field(ge=2, le=16, strict=True)]
     """Steps whose tiles are in shared memory at a time."""
     consumers: Annotated[int, Field(ge=1, le=4, strict=True)] = 2
-    """Groups of four warps that multiply."""
+    """Warpgroups that multiply."""
     division: Literal["channels", "pixels"] = "channels"
     """Extent of the tile that is divided among the consumers."""
     activations: Literal["im2col", "rows", "windows", "vectors"] = "im2col"
-    """Copies of x. ``im2col``: columns of pixels under one filter tap each, which the copy engine walks through images along, for filters
+    """Copies of x. ``im2col``: columns of pixels under one filter tap each, which TMA walks through images along, for filters
     of all kinds. ``rows``: rows of a matrix of pixels and channels, for filters of one tap, stride 1 and no padding. ``windows``: columns
     with a margin, in which all taps of a filter's row find their pixels, each one further than the last, for filters of ``s`` columns
     without dilation and with stride 1 along them; in exchange, results are computed at the ends of rows that are none. ``vectors``: the
     threads of one more group copy vectors of 16 bytes, for filters of all kinds; steps divide the channels of all taps behind one
-    another, so that only the last has a rest. The copy engine is slow where a pixel's channels are no multiple of 32 bytes."""
+    another, so that only the last has a rest. TMA is slow where a pixel's channels are no multiple of 32 bytes."""
     cluster: Cluster | None = None
     persistent_blocks: Annotated[int, Field(ge=0, le=65535, strict=True)] = 132
     """Blocks that take tile after tile, a multiple of the multiprocessors; 0: a block for each tile."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=4, strict=True)] = 1
     """Blocks that share a multiprocessor, and its registers."""
     store_buffers: Annotated[Literal[1, 2], LATER] = 1
-    """Tiles of results that a group of consumers has in shared memory with ``store: tma``: with 2, it collects one while the copy engine
+    """Tiles of results that a group of consumers has in shared memory with ``store: tma``: with 2, it collects one while TMA
     still reads the one before."""
     unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
     """Unrolling of the loop over a step's instructions along k."""
 
 
 class TensorMemoryMainloop(SpecModel):
-    """Products of tiles in shared memory by ``tcgen05`` (sm_100a): a warp has the copy engine (TMA) fill them, one multiplies them, and
+    """Products of tiles in shared memory by ``tcgen05`` (sm_100a): a warp has TMA fill them, one multiplies them, and
     four finish results. Tensor memory holds two sets of sums, so that one tile is finished while the next is multiplied."""
 
     strategy: Literal["tcgen05"]
@@ -101,7 +101,7 @@ class TensorMemoryMainloop(SpecModel):
     stages: Annotated[int, Field(ge=2, le=16, strict=True)]
     """Steps whose tiles are in shared memory at a time."""
     activations: Literal["im2col", "rows"] = "im2col"
-    """Copies of x. ``im2col``: columns of pixels under one filter tap each, which the copy engine walks through images along, for filters
+    """Copies of x. ``im2col``: columns of pixels under one filter tap each, which TMA walks through images along, for filters
     of all kinds. ``rows``: rows of a matrix of pixels and channels, for filters of one tap, stride 1 and no padding."""
     persistent_blocks: Annotated[int, Field(ge=0, le=65535, strict=True)] = 148
     """Blocks that take tile after tile, a multiple of the multiprocessors; 0: a block for each tile."""
@@ -111,7 +111,7 @@ class TensorMemoryMainloop(SpecModel):
 
 
 class DirectMainloop(SpecModel):
-    """Sums that each thread computes by itself: for groups of few channels, down to one, and for layouts that the copy engine does not
+    """Sums that each thread computes by itself: for groups of few channels, down to one, and for layouts that TMA does not
     support, channels that fill no 16 bytes, long strides, wide paddings and dilations."""
 
     strategy: Literal["direct"]
@@ -282,7 +282,7 @@ class Conv2dSpec(KernelSpec):
     """Operations on the results after the activation, in this order."""
     output: Output = Output()
     store: Literal["shared", "direct", "tma"] = "shared"
-    """Store of results: exchanged through shared memory so that each lane holds consecutive channels; by the copy engine from there, on
+    """Store of results: exchanged through shared memory so that each lane holds consecutive channels; by TMA from there, on
     ``wgmma``; or directly from the accumulators, for which the filters' output channels may be permuted when they are reordered."""
     split_k: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
     """Number of parts of the sum, each computed by separate blocks; a second kernel adds them up."""

@@ -96,7 +96,7 @@ class PixelLoop(WarpgroupLoop):
 
 @dataclass(frozen=True)
 class StagedOutput:
-    """Shared memory in which a consumer collects results for the copy engine: rows of pixels, of some channels each."""
+    """Shared memory in which a consumer collects results for TMA: rows of pixels, of some channels each."""
 
     pixels: int
     blocks: int
@@ -231,7 +231,7 @@ class WarpgroupPlan(FinishingPlan):
 
     @property
     def boxes(self) -> bool:
-        """True if the copy engine stores results."""
+        """True if TMA stores results."""
         return bool(self.spec.store == "tma")
 
     @property

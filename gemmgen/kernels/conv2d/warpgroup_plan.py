@@ -229,7 +229,7 @@ def output_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Re
     if spec.store == "tma" and layout == "nchw32":
         yield Reason("store", "store", spec.store, "shared or direct for NCHW32: tiles go over the ends of images")
     if spec.store != "tma" and mainloop.store_buffers > 1:
-        need = "1 but with store: tma, where the copy engine reads results behind the consumers' back"
+        need = "1 but with store: tma, where TMA reads results behind the consumers' back"
         yield Reason("store", "mainloop.store_buffers", str(mainloop.store_buffers), need, "store: tma")
     if spec.store != "direct" and ELEMENTS[kind].bytes > 2:
         yield Reason("store", "store", spec.store, f"direct for {kind}")
@@ -262,7 +262,7 @@ def layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
             "channels",
             "convolution.c",
             str(fixed["c"]),
-            f"a multiple of {unit}: strides are multiples of 16 bytes, which the copy engine (TMA) requires, and copies of vectors",
+            f"a multiple of {unit}: strides are multiples of 16 bytes, which TMA requires, and copies of vectors",
         )
 
 

@@ -40,7 +40,7 @@ from gemmgen.kernels.tiles.division import divisors_argument
 
 SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
 MAX_STRIDE = 8
-"""Steps of the copy engine's walk through images."""
+"""Steps of TMA's walk through images."""
 FARTHEST = {"nhwc": (128, 255), "nchw32": (16, 31)}
 """Reach of its walk: corners, and filter taps, where blocks of channels are a third dimension or not."""
 MAX_MAPS = 4
@@ -253,7 +253,7 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
         why = (
             "x holds blocks of 32 channels"
             if spec.input.layout == "nchw32"
-            else "the copy engine (TMA) requires pixel strides that are multiples of 16 bytes"
+            else "TMA requires pixel strides that are multiples of 16 bytes"
         )
         constraints.append((f"c % {unit_c} == 0", f"c must be a multiple of {unit_c}; {why}"))
     if spec.input.layout == "nchw32":
@@ -264,7 +264,7 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
         why = (
             "y holds blocks of 32 channels"
             if spec.output.layout == "nchw32"
-            else "the copy engine (TMA) requires pixel strides of y that are multiples of 16 bytes"
+            else "TMA requires pixel strides of y that are multiples of 16 bytes"
         )
         constraints.append((f"k % {unit_k} == 0", f"k must be a multiple of {unit_k}; {why}"))
     constraints += [
@@ -293,15 +293,15 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
         corner, offset = FARTHEST[spec.input.layout]
         for axis, taps in (("h", "r"), ("w", "s")):
             constraints += [
-                (f"stride_{axis} <= {MAX_STRIDE}", f"stride_{axis} must be at most {MAX_STRIDE}, the copy engine's largest"),
+                (f"stride_{axis} <= {MAX_STRIDE}", f"stride_{axis} must be at most {MAX_STRIDE}, TMA's largest"),
                 (
                     f"padding_{axis} <= {corner}",
-                    f"padding_{axis} must be at most {corner}; the copy engine begins no farther before an image",
+                    f"padding_{axis} must be at most {corner}; TMA begins no farther before an image",
                 ),
                 (
                     f"({taps} - 1) * dilation_{axis} <= {corner} + min(padding_{axis}, {offset - corner})",
                     f"({taps} - 1) dilation_{axis} must be at most {corner} + min(padding_{axis}, {offset - corner}), "
-                    "the limit of the copy engine's offsets",
+                    "the limit of TMA's offsets",
                 ),
             ]
     return tuple(Constraint(Formula(condition), explanation) for condition, explanation in constraints)

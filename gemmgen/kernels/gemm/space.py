@@ -38,7 +38,7 @@ def suits(spec: GemmSpec, request: GemmRequest) -> bool:
 
 
 def label(spec: GemmSpec) -> str:
-    """Name of a point: its numbers, and whether C is computed as its transpose: *across* if the copy engine stores it, else *turned*."""
+    """Name of a point: its numbers, and whether C is computed as its transpose: *across* if TMA stores it, else *turned*."""
     assert isinstance(spec.mainloop, WgmmaMainloop)
     parts = [*wgmma_plan.name_parts(spec, spec.mainloop), f"b{spec.mainloop.min_blocks_per_sm}"]
     parts += [f"k{spec.decomposition.slices}"] if spec.decomposition.scheme == "split_k_cluster" else []

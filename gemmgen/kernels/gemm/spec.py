@@ -184,7 +184,7 @@ class Cluster(SpecModel):
 
 
 class WgmmaMainloop(SpecModel):
-    """Tensor cores of sm_90a: one thread of a block keeps the stages full by the copy engine (TMA), groups of four warps
+    """Tensor cores of sm_90a: one thread of a block keeps the stages full by TMA, warpgroups
     multiply their contents (``wgmma``)."""
 
     strategy: Literal["wgmma"]
@@ -224,7 +224,7 @@ class WgmmaMainloop(SpecModel):
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once."""
     copied: Annotated[Literal["none", "a", "b", "both"], LATER] = "none"
-    """Factors that a first kernel copies into the workspace, in rows along k, from any storage order and alignment: the copy engine
+    """Factors that a first kernel copies into the workspace, in rows along k, from any storage order and alignment: TMA
     requires addresses and strides that are multiples of 16 bytes, and matrix instructions require rows along k for all but 16-bit types."""
 
 
@@ -239,7 +239,7 @@ class TensorMemoryTile(SpecModel):
 
 
 class TensorMemoryMainloop(SpecModel):
-    """Tensor cores of sm_100a: one warp keeps the stages full by the copy engine (TMA), another issues products of their contents
+    """Tensor cores of sm_100a: one warp keeps the stages full by TMA, another issues products of their contents
     (``tcgen05.mma``), whose sums lie in tensor memory, and four warps finish results. There are two sets of sums, so that one tile is
     finished while the next is multiplied."""
 
@@ -289,7 +289,7 @@ class MmaSyncMainloop(SpecModel):
     copies: Literal["cp_async", "registers", "tma", "none"] = "cp_async"
     """Copy of tiles from global to shared memory. ``cp_async`` keeps those of all stages but one in flight; operands that are aligned
     to less than 4 bytes, or stored along m or n in types of other than 16 bits, pass through registers nevertheless. ``tma``: one
-    thread starts copies of whole tiles by the copy engine of sm_90 and later; for operands aligned to 16 bytes, stored along k unless they
+    thread starts copies of whole tiles by TMA (sm_90 and later); for operands aligned to 16 bytes, stored along k unless they
     are of 16 bits. ``none``: each warp reads the fragments of a separate tile from global memory, through the L1: for 16-bit products that
     are small or shallow, of which a block takes as many as it has warps."""
     fragment_reads: Annotated[Literal["pairs", "vectors"], LATER] = "pairs"
@@ -322,7 +322,7 @@ class NarrowWeightsMainloop(SpecModel):
     method: Annotated[Literal["tiles", "streams", "warpgroups"], LATER] = "tiles"
     """``tiles``: all warps copy tiles of A and of packed weights to shared memory. ``streams``, for up to 16 rows: a warp copies the
     weights of 32 columns by itself and waits for no other, while rows of A come in chunks of ``tile.threadblock.k``; blocks of a cluster
-    may divide k. ``warpgroups``: one warp keeps stages full by the copy engine, one or two groups of four warps make fragments of weights
+    may divide k. ``warpgroups``: one warp keeps stages full by TMA, one or two warpgroups make fragments of weights
     and multiply them by rows of A in shared memory (``wgmma`` of sm_90a with its left factor in registers)."""
     k_warps: Annotated[int, Field(ge=1, le=8, strict=True), LATER] = 1
     """Warps of a block that take the steps along k of 32 columns in turn, with streams."""
@@ -527,7 +527,7 @@ class GemmSpec(KernelSpec):
     """``through_shared``: every warp transposes its results in shared memory first, so that it stores (and loads C and the
     epilogue's operands) in whole vectors, side by side, for any layout of fragments; on tensor cores, an element by each lane, for rows
     that no other way stores well: those that do not begin at multiples of 16 bytes. ``tma``: groups of warps collect their results in
-    shared memory, from where the copy engine takes them."""
+    shared memory, from where TMA takes them."""
     dual: Annotated[bool, LATER] = False
     """True if A is multiplied by a second matrix as well, B2, which is stored as B is. Formulas of the epilogue name the products ``acc``
     and ``acc2``, and C combines both. Needs alpha: one, beta: zero and all of k in one block."""

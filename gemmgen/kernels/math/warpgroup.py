@@ -182,14 +182,14 @@ class WarpgroupOperand:
 
 
 TURNED_BYTES = 2, 4
-"""Sizes of elements of column-major results that the copy engine stores: 64 or 32 rows of a tile are 128 bytes of a box."""
+"""Sizes of elements of column-major results that TMA stores: 64 or 32 rows of a tile are 128 bytes of a box."""
 TURNED_COLUMNS = 32
 """Columns of results that a warp transposes at a time: one for each lane."""
 
 
 @dataclass(frozen=True)
 class Staging:
-    """Shared memory in which a warpgroup collects results for the copy engine."""
+    """Shared memory in which a warpgroup collects results for TMA."""
 
     columns: int
     """Columns of one box: 128 bytes."""

@@ -250,7 +250,7 @@ def test_each_matrix_of_ldmatrix_is_served_on_its_own(stride: int, wavefronts: i
     assert counters.total.instructions["ldmatrix"] == 1
 
 
-def test_copies_of_the_copy_engine_are_requests_of_their_own() -> None:
+def test_copies_of_tma_are_requests_of_their_own() -> None:
     source = r"""
 extern "C" __global__ void copies(const char* in, char* out)
 {

@@ -375,7 +375,7 @@ PAIRS = {
         _in_memory,
     ),
     "changed map not released": Pair(
-        "a tensor map that the kernel has changed, not released to the copy engine",
+        "a tensor map that the kernel has changed, not released to TMA",
         "proxies",
         emulator.MissingMapFence,
         _CHANGED,
@@ -537,7 +537,7 @@ PAIRS = {
         before=(_EARLY_STORE,),
     ),
     "written data loaded by a later launch": Pair(
-        "data that threads wrote, loaded by the copy engine in a launch that begins early",
+        "data that threads wrote, loaded by TMA in a launch that begins early",
         "copies",
         emulator.UnorderedLaunch,
         _BULK_LOAD,
@@ -725,7 +725,7 @@ PAIRS = {
         _loaded,
     ),
     "initialisation not fenced": Pair(
-        "a barrier used by the copy engine without the init fence",
+        "a barrier used by TMA without the init fence",
         "barriers",
         emulator.MissingInitFence,
         LOAD,
@@ -1030,7 +1030,7 @@ PAIRS = {
         ("load_tile(tile[0], &map, bar, 0, 0)", "const __grid_constant__ CUtensorMap"),
         _loaded,
     ),
-    "threads and the copy engine meet": Pair(
+    "threads and TMA meet": Pair(
         "races across proxies",
         "races",
         emulator.SharedRace,

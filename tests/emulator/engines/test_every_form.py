@@ -146,7 +146,7 @@ ELSEWHERE = {
     "mbarrier.test_wait.parity": ("test_mbarrier.py", "test_parities_alternate", r"test_wait\.parity"),
     "mbarrier.test_wait of a state": ("test_mbarrier.py", "test_states_tell_their_phase", r"test_wait\.b64"),
     "cp.async.mbarrier.arrive": ("test_mbarrier.py", "test_copies_of_threads_arrive_when_they_land", "noinc"),
-    "fence.mbarrier_init": ("test_hazards.py", "test_the_copy_engine_needs_a_fence_after_the_initialisation", "fence_init"),
+    "fence.mbarrier_init": ("test_hazards.py", "test_tma_needs_a_fence_after_the_initialisation", "fence_init"),
     "cp.async.bulk in and out": ("test_bulk_copy.py", "test_bytes_go_to_shared_memory_and_back", "store_bulk"),
     "cp.async.bulk between blocks": ("test_clusters.py", "test_bulk_copies_between_blocks", r"bulk\.shared::cluster\.shared::cta"),
     "cp.async.bulk with a mask of bytes": ("test_bulk_copy.py", "test_a_mask_of_bytes", "cp_mask"),

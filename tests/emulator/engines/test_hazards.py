@@ -135,7 +135,7 @@ def test_one_thread_may_wait_for_all_before_a_barrier():
 
 
 @pytest.mark.parametrize("remove", ["fence_init();"])
-def test_the_copy_engine_needs_a_fence_after_the_initialisation(remove):
+def test_tma_needs_a_fence_after_the_initialisation(remove):
     message = twins(LOAD, remove, emulator.MissingInitFence, *load_args())
     assert "in init(" in message and "in load_tile(" in message
     run(LOAD.replace(remove, "fence_async();"), *load_args(), hazards=True)

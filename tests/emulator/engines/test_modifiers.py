@@ -113,7 +113,7 @@ REDUCTIONS = {
 
 
 def reductions() -> Iterator[tuple[str, str, np.ndarray]]:
-    """Reductions into another block's memory: whole runs by the copy engine, and single words by threads."""
+    """Reductions into another block's memory: whole runs by TMA, and single words by threads."""
     for name, (types, reference) in REDUCTIONS.items():
         for kind in types.split():
             whole = f"cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{name}.{kind} [%0], [%1], 256, [%2];"

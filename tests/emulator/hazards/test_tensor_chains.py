@@ -97,7 +97,7 @@ ATTENTION_PLANTS: dict[str, tuple[str, str, str]] = {
         "if (t < 64) vs[t] = k[t];\n    wait(&done, 0);",
         "may still be reading",
     ),
-    "values that the copy engine's side does not see": ("fence_async();", "", "proxy"),
+    "values that TMA's side does not see": ("fence_async();", "", "proxy"),
     "freed before the results are loaded": (
         "load_columns(mine + 64, o + t * 16);\n    before_sync(); __syncthreads();\n    " + FREE,
         f"__syncthreads();\n    {FREE} __syncthreads();\n    load_columns(mine + 64, o + t * 16);",

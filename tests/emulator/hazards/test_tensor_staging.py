@@ -146,7 +146,7 @@ PLANTS: dict[str, tuple[str, str, str]] = {
         "set.parity() ^ 1);",
         "after_thread_sync",
     ),
-    "staging that the copy engine does not see": ("fence_async();", "", "proxy"),
+    "staging that TMA does not see": ("fence_async();", "", "proxy"),
     "staging stored before all warps filled it": (
         "fence_async();\n            " + BAR,
         "fence_async();",

@@ -40,11 +40,11 @@ def with_mainloop(spec: dict[str, Any], pixels: int, k: int, **more: Any) -> dic
 
 
 COMBINATIONS: dict[str, dict[str, Any]] = {
-    "float16 by the copy engine": SPEC,
+    "float16 by TMA": SPEC,
     "bfloat16 through shared memory": {**SPEC, "input": {"type": "bf16", "layout": "nhwc"}, "store": "shared"},
     "float32 one by one": with_mainloop({**SPEC, "output": {"type": "f32", "layout": "nhwc"}, "store": "direct"}, 32, 32),
     "rows of pixels": with_mainloop({**SPEC, "convolution": POINTWISE, "residual": True}, 96, 64, activations="rows"),
-    "bytes by the copy engine": with_mainloop(INT8, 64, 128),
+    "bytes by TMA": with_mainloop(INT8, 64, 128),
     "bytes through shared memory": with_mainloop({**INT8, "store": "shared", "early_launch": True}, 128, 64),
     "blocks of 32 channels": with_mainloop(
         {**INT8, "input": {"type": "s8", "layout": "nchw32"}, "output": {"type": "s8", "layout": "nchw32"}, "store": "shared"}, 64, 128

@@ -68,9 +68,9 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         WINDOWS | {"cluster": {"blocks": 8, "share": "tile"}, "persistent_blocks": 0, "consumers": 2, "division": "pixels"},
         convolution=ROW_OF_3,
     ),
-    "results by the copy engine": spec((128, 64, 64), {"consumers": 2}, store="tma", activation={"op": "relu"}),
-    "results by the copy engine, two tiles at a time": spec((64, 64, 64), {"store_buffers": 2}, store="tma", bias="f32"),
-    "float16 by the copy engine": spec((64, 32, 128), output={"type": "f16", "layout": "nhwc"}, residual=True, store="tma"),
+    "results by TMA": spec((128, 64, 64), {"consumers": 2}, store="tma", activation={"op": "relu"}),
+    "results by TMA, two tiles at a time": spec((64, 64, 64), {"store_buffers": 2}, store="tma", bias="f32"),
+    "float16 by TMA": spec((64, 32, 128), output={"type": "f16", "layout": "nhwc"}, residual=True, store="tma"),
     "taps that share pixels": spec((64, 128, 64), WINDOWS | {"consumers": 2, "division": "pixels"}, convolution=ROW_OF_3, bias="f32"),
     "taps that share pixels, a cluster that shares filters": spec(
         (128, 64, 128),
@@ -176,7 +176,7 @@ MUTANTS = {
     "padding on one side only": ("row * stride_h - padding_h", "row * stride_h"),
     "pixels of another group": (" + group * kGroupBytes)", ")"),
     "results before the last ones are out": ("store_boxes_wait<0>();\n            sync_group", "sync_group"),
-    "no fence before the copy engine reads": ("            fence_async_proxy();\n", ""),
+    "no fence before TMA reads": ("            fence_async_proxy();\n", ""),
     "a group that does not wait for itself": (
         "fence_async_proxy();\n            sync_group<kGroupThreads>(group);",
         "fence_async_proxy();",

@@ -57,7 +57,7 @@ def test_a_cluster_divides_k_into_any_number_of_slices(slices):
 
 
 @pytest.mark.parametrize("cluster", [{"m": 1, "n": 1}, {"m": 2, "n": 2}])
-def test_the_copy_engine_reads_by_a_policy_of_the_l2(cluster):
+def test_tma_reads_by_a_policy_of_the_l2(cluster):
     fields = spec({"cluster": cluster}, cache={"l2_policy_b": "evict_first"})
     text = render(fields).text
     assert len(re.findall(r"_by_policy<kBoxesB", text)) == 1

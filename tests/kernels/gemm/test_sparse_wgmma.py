@@ -40,7 +40,7 @@ def changed(loop: dict[str, Any], **others: Any) -> dict[str, Any]:
 SPECS = {
     "one unit a stage": SPEC,
     "two units a stage": changed({"tile": {"m": 64, "n": 16, "k": 128}, "stages": 2}),
-    "two groups, columns of results by the copy engine": changed(
+    "two groups, columns of results by TMA": changed(
         {"tile": {"m": 128, "n": 32, "k": 64}, "consumers": 2, "cluster": {"m": 2}},
         order="column_major",
         transpose="tn",

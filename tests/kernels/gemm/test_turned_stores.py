@@ -1,4 +1,4 @@
-"""Column-major results of GEMMs by warpgroups that the copy engine stores: matrices of 8x8 are transposed on their way to shared memory."""
+"""Column-major results of GEMMs by warpgroups that TMA stores: matrices of 8x8 are transposed on their way to shared memory."""
 
 import random
 import re

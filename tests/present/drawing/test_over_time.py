@@ -19,7 +19,7 @@ from gemmgen.present.launch_pictures import all_pictures, launch_pictures, roof_
 from gemmgen.toolchain.nvrtc import KernelResources
 
 
-@pytest.mark.parametrize(("copies", "stages"), [("registers", 1), ("registers", 2), ("cp_async", 3), ("cp_async", 4), ("copy_engine", 4)])
+@pytest.mark.parametrize(("copies", "stages"), [("registers", 1), ("registers", 2), ("cp_async", 3), ("cp_async", 4), ("tma", 4)])
 def test_no_stage_is_filled_while_it_is_multiplied(copies: Copies, stages: int) -> None:
     for row in range(stages):
         spans = sorted((span for span in pipeline(copies, stages).spans if span.row == row), key=lambda span: span.start)

@@ -96,7 +96,7 @@ def _copied(operand: WarpOperand) -> str:
     if operand.boxed:
         boxes = f"{operand.spans} boxes" if operand.spans > 1 else "a box"
         size = f"{operand.boxes.box[1]} rows of {operand.boxes.box[0]} elements along {along}"
-        return f"{boxes} of {size} by the copy engine: {operand.tile_bytes} bytes a stage"
+        return f"{boxes} of {size} by TMA: {operand.tile_bytes} bytes a stage"
     count = f"{operand.planes * operand.passes} of {operand.vector_bytes} bytes a thread"
     if operand.is_async:
         return f"{count} along {along}, asynchronous: {operand.tile_bytes} bytes a stage"

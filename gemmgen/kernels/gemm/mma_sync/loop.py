@@ -72,7 +72,7 @@ class WarpOperand:
     planes: int = 1
     """Matrices that one of float32 was split into, whose tiles lie one behind the other."""
     boxed: bool = False
-    """True if the copy engine brings tiles in boxes."""
+    """True if TMA brings tiles in boxes."""
     gathered: bool = False
     """True if rows of the tile are any rows of A."""
     products: int = 1
@@ -165,7 +165,7 @@ class WarpOperand:
 
     @property
     def pitch(self) -> int:
-        """Bytes from one row in shared memory to the next: longer ones are cut into pieces of 128 bytes, as the copy engine does."""
+        """Bytes from one row in shared memory to the next: longer ones are cut into pieces of 128 bytes, as TMA does."""
         return min(self.row_bytes, BANKS_BYTES)
 
     @property
@@ -263,7 +263,7 @@ class WarpLoop:
     unroll: str = ""
     """Argument of ``#pragma unroll`` at the loop over a tile's instructions along k: nothing, or a factor."""
     boxed: bool = False
-    """True if the copy engine brings the tiles."""
+    """True if TMA brings the tiles."""
     turned: bool = False
     """True if results that can only be stored one by one are transposed in shared memory, so that lanes store side by side."""
     direct: bool = False
@@ -411,7 +411,7 @@ class WarpLoop:
 
     @property
     def barriers(self) -> int:
-        """One for each stage that the copy engine fills."""
+        """One for each stage that TMA fills."""
         return self.stages if self.boxed else 0
 
     @property

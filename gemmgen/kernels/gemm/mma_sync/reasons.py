@@ -129,11 +129,11 @@ def box_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matri
             need, hint = "along k for copies: tma: ldmatrix transposes elements of 16 bits only", "copies: cp_async"
             yield Reason("major", "transpose", stored, need, hint)
         if matrix.alignment * matrix.element_bytes != CHUNK_BYTES:
-            need = f"{CHUNK_BYTES // matrix.element_bytes}: the copy engine (TMA) requires multiples of {CHUNK_BYTES} bytes"
+            need = f"{CHUNK_BYTES // matrix.element_bytes}: TMA requires multiples of {CHUNK_BYTES} bytes"
             yield Reason("alignment", f"alignment.{name}", str(matrix.alignment), need, "copies: cp_async")
         rows, field = (extent, axis) if along_k else (block.k, "k")
         if rows > MAX_BOX:
-            yield Reason("box", f"mainloop.tile.threadblock.{field}", str(rows), f"at most {MAX_BOX} rows in a box of the copy engine")
+            yield Reason("box", f"mainloop.tile.threadblock.{field}", str(rows), f"at most {MAX_BOX} rows in a TMA box")
 
 
 def combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[Reason]:
@@ -161,7 +161,7 @@ def combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[R
             need = "tn, row_major: values of k begin anywhere, so that rows of A and B in memory run across them"
             yield Reason("depth", "transpose", f"{spec.transpose}, {spec.order}", need)
     if spec.grouping.gathered and mainloop.copies != "cp_async":
-        need = "cp_async for gathered rows: a box of the copy engine has neighbouring rows"
+        need = "cp_async for gathered rows: a TMA box has neighbouring rows"
         yield Reason("gather", "mainloop.copies", mainloop.copies, need, "copies: cp_async")
     if spec.store == "tma":
         yield Reason("store", "store", spec.store, "direct or through_shared for mma_sync")

@@ -219,7 +219,7 @@ def _common(
     epilogue: tuple[Step, ...],
     maps: tuple[TensorMapArgument, ...] = (),
 ) -> dict[str, Any]:
-    """Fields of every plan; ``maps``: of A and B, where the copy engine brings them."""
+    """Fields of every plan; ``maps``: of A and B, where TMA brings them."""
     spec = outline.spec
     name = outline.name("gemm_narrow", name_parts(mainloop))
     return {

@@ -142,7 +142,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
         return MainloopShown(
             (
                 ("groups of warps", f"{self.consumers}, {columns} columns each; one more warp starts copies"),
-                ("stages", f"{self.stages}, filled by the copy engine while others are multiplied"),
+                ("stages", f"{self.stages}, filled by TMA while others are multiplied"),
                 ("factors", "weights are the left factor, in registers; rows of A the right one, in shared memory"),
             ),
             "group",

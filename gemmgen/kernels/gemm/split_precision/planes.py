@@ -234,7 +234,7 @@ class PlaneOperand(Factor):
 
     @property
     def pitch_multiple(self) -> int:
-        """Elements that a row of a plane is a multiple of: 32 bytes, a sector of the L2, which the copy engine then reads once.
+        """Elements that a row of a plane is a multiple of: 32 bytes, a sector of the L2, which TMA then reads once.
 
         Tensor maps need 16; 2500 x 2500 x 2500 took 20% longer with those on an H200.
         """

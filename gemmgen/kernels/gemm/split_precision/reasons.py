@@ -76,7 +76,7 @@ def _split_reasons(spec: GemmSpec, mainloop: WgmmaMainloop, scheme: Scheme) -> I
         yield Reason("split", field, "mainloop with split_k_parallel", need, "scheme: split_k_cluster")
     if spec.alignment.a * ELEMENTS[spec.storage.a].bytes < COPY_ALIGNMENT:
         got = f"mainloop with alignment.a: {spec.alignment.a}"
-        yield Reason("split", field, got, "alignment.a: 4, which the copy engine (TMA) requires", "split: kernel")
+        yield Reason("split", field, got, "alignment.a: 4, which TMA requires", "split: kernel")
     if mainloop.cluster.m * mainloop.cluster.n > 1:
         got = f"mainloop with clusters of {mainloop.cluster.m} x {mainloop.cluster.n}"
         yield Reason("split", field, got, "blocks that share no tiles")

@@ -114,7 +114,7 @@ def plane_maps(planes: PlanesPlan, boxes: tuple[tuple[int, int], tuple[int, int]
 
 
 def _map(planes: PlanesPlan, operand: PlaneOperand, box: tuple[int, int]) -> TensorMapArgument:
-    """The planes of an operand as the copy engine sees them: one behind the other."""
+    """The planes of an operand as TMA sees them: one behind the other."""
     scheme = planes.scheme
     along = "k" if operand.k_major else operand.extent
     return TensorMapArgument(

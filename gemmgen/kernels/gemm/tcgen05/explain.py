@@ -17,7 +17,7 @@ def sections(plan: TensorMemoryPlan, of_product: Wording | None = None) -> list[
     """Roles of the warps, tiles, copies, the mainloop, both memories and stores; ``of_product``: words for products of planes."""
     loop = plan.loop
     pair = "two blocks of a cluster multiply together; each has its rows of A and of the sums, and half of the columns of B"
-    wording = replace(of_product or Wording(), filler="by the copy engine, ", pair=pair if loop.pair else "")
+    wording = replace(of_product or Wording(), filler="by TMA, ", pair=pair if loop.pair else "")
     return [
         Section("Roles", _roles(loop)),
         Section("Work", work_lines(plan, wording)),
@@ -25,7 +25,7 @@ def sections(plan: TensorMemoryPlan, of_product: Wording | None = None) -> list[
         Section("Mainloop", _mainloop(loop, wording.products)),
         *wording.sections,
         Section("Tensor memory", _tensor_memory(loop)),
-        Section("Shared memory", (*regions(plan), ("layout", f"rows of {SPAN_BYTES} bytes, swizzled as the copy engine writes them"))),
+        Section("Shared memory", (*regions(plan), ("layout", f"rows of {SPAN_BYTES} bytes, swizzled as TMA writes them"))),
         Section("Results", results(plan, wording, _boxes(loop))),
     ]
 
@@ -38,7 +38,7 @@ def _roles(loop: TensorMemoryLoop) -> Lines:
     )
     next_product = "steps are" if loop.by_planes else "tile is"
     return (
-        ("producer", "a warp, of which one thread keeps the stages full by the copy engine (TMA)"),
+        ("producer", "a warp, of which one thread keeps the stages full by TMA"),
         ("multiplier", multiplier),
         ("epilogue", f"{EPILOGUE_WARPS} warps, each for {ROWS // EPILOGUE_WARPS} rows, while the next {next_product} multiplied"),
         *((("scheduler", scheduler),) if loop.dynamic else ()),
@@ -70,11 +70,11 @@ def _tensor_memory(loop: TensorMemoryLoop) -> Lines:
 
 
 def _boxes(loop: TensorMemoryLoop) -> str | None:
-    """Results that the copy engine stores; None where warps store them."""
+    """Results that TMA stores; None where warps store them."""
     if not loop.box_columns:
         return None
     columns, rows = loop.box
-    return f"boxes of {rows} rows of {columns} columns by the copy engine (TMA); each warp has {loop.store_buffers} in shared memory"
+    return f"boxes of {rows} rows of {columns} columns by TMA; each warp has {loop.store_buffers} in shared memory"
 
 
 def _kept_sums(loop: TensorMemoryLoop) -> Lines:

@@ -37,7 +37,7 @@ SCALED_COLUMNS = 128
 WARP_ROWS = ROWS // EPILOGUE_WARPS
 """Rows of results that a warp finishes."""
 STORE_BUFFERS = 2
-"""Boxes of results that a warp has in shared memory, one of which the copy engine may still read."""
+"""Boxes of results that a warp has in shared memory, one of which TMA may still read."""
 SCALE_TILE_BYTES = TILE_LINES * TILE_BLOCKS
 SCALE_COLUMNS = 4
 """Columns of tensor memory that a tile of scales takes."""
@@ -68,7 +68,7 @@ class TensorMemoryLoop:
     scaled: BlockScaling | None = None
     """The block scales that instructions take."""
     box_columns: int = 0
-    """Columns of results in a box that the copy engine stores; 0 where warps store them."""
+    """Columns of results in a box that TMA stores; 0 where warps store them."""
     kept_sums: int = 0
     """Sets of sums, of a tile's columns each, for the smaller products of planes."""
     promote_steps: int = 0
@@ -174,7 +174,7 @@ class TensorMemoryLoop:
 
     @property
     def staging_bytes(self) -> int:
-        """Results in shared memory on their way to the copy engine."""
+        """Results in shared memory on their way to TMA."""
         return EPILOGUE_WARPS * STORE_BUFFERS * self.box_bytes if self.box_columns else 0
 
     @property
@@ -274,7 +274,7 @@ def stored_reasons(spec: GemmSpec, mainloop: TensorMemoryMainloop, matrices: tup
             stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
             yield Reason("major", "transpose", stored, "along k but for 16-bit types", "change transpose")
         if matrix.alignment * size != COPY_ALIGNMENT:
-            need = f"{COPY_ALIGNMENT // size}: the copy engine (TMA) requires multiples of {COPY_ALIGNMENT} bytes"
+            need = f"{COPY_ALIGNMENT // size}: TMA requires multiples of {COPY_ALIGNMENT} bytes"
             yield Reason("alignment", f"alignment.{matrix.name.lower()}", str(matrix.alignment), need)
     if spec.batch == "grouped":
         yield Reason("batch", "batch", "grouped", "none or strided for tcgen05")
@@ -319,12 +319,12 @@ def _reasons(
     if spec.decomposition.scheme != "data_parallel":
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, "data_parallel for tcgen05")
     if spec.cache != CacheHints():
-        yield Reason("cache", "cache", "hints", "none: the copy engine moves tiles past the L1")
+        yield Reason("cache", "cache", "hints", "none: TMA moves tiles past the L1")
     yield from result_reasons(spec, in_boxes=True)
 
 
 def _store_reasons(spec: GemmSpec, mainloop: TensorMemoryMainloop, c: Matrix) -> Iterator[Reason]:
-    """Stores that there are none of, and results that the copy engine does not take."""
+    """Stores that there are none of, and results that TMA does not take."""
     if spec.store == "through_shared":
         yield Reason("store", "store", spec.store, "direct or tma for tcgen05")
     if spec.store != "tma":

@@ -19,7 +19,7 @@ def fit(spec: GemmSpec, mainloop: TensorMemoryMainloop, request: GemmRequest) ->
     request = placement.request
     for name, layout, along_k in (("a", request.a, placement.row_major["a"]), ("b", request.b, not placement.row_major["b"])):
         if placement.alignment[name] * layout.element_bytes < MAX_ALIGNMENT:
-            return f"the copy engine cannot read {name.upper()}, which is not aligned to {MAX_ALIGNMENT} bytes"
+            return f"TMA cannot read {name.upper()}, which is not aligned to {MAX_ALIGNMENT} bytes"
         if not along_k and layout.element_bytes != 2:
             return f"{name.upper()} is not stored along k"
     return fitted(spec, request, changes_for(spec, placement, truncated) | {"mainloop": mainloop})

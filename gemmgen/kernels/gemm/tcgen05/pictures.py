@@ -27,7 +27,7 @@ def pictures(plan: TensorMemoryPlan) -> list[Picture]:
     pair = (blocks_of_pair(loop.tile_n),) if loop.pair else ()
     hierarchy = TileHierarchy("Tile hierarchy", overview, (*pair, warps_of_tile(loop.tile_n, "m", "n"), loaded_columns("m", "n")))
     scales = [scale_tile(TILE_LINES, TILE_BLOCKS)] if loop.scaled is not None else []
-    return [hierarchy, pipeline("copy_engine", loop.stages), _tensor_memory(loop), _over_time(loop), *scales]
+    return [hierarchy, pipeline("tma", loop.stages), _tensor_memory(loop), _over_time(loop), *scales]
 
 
 def _ends(loop: TensorMemoryLoop) -> list[int]:

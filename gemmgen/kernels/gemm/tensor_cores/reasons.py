@@ -83,14 +83,14 @@ def result_reasons(spec: GemmSpec, in_boxes: bool) -> Iterator[Reason]:
 
 
 def box_store_reasons(spec: GemmSpec) -> Iterator[Reason]:
-    """Alignments and extents of results that the copy engine does not store."""
+    """Alignments and extents of results that TMA does not store."""
     size = ELEMENTS[spec.storage.c].bytes
     if spec.alignment.c * size != COPY_ALIGNMENT:
-        need = f"{COPY_ALIGNMENT // size} for store: tma: the copy engine (TMA) requires multiples of {COPY_ALIGNMENT} bytes"
+        need = f"{COPY_ALIGNMENT // size} for store: tma: TMA requires multiples of {COPY_ALIGNMENT} bytes"
         yield Reason("alignment", "alignment.c", str(spec.alignment.c), need)
     unit, (axis, line) = COPY_ALIGNMENT // size, ("m", "column") if spec.order == "column_major" else ("n", "row")
     if (multiple := getattr(spec.multiple_of, axis)) % unit:
-        beyond = f"the copy engine writes units of {COPY_ALIGNMENT} bytes, also beyond a {line}'s end"
+        beyond = f"TMA writes units of {COPY_ALIGNMENT} bytes, also beyond a {line}'s end"
         need = f"a multiple of {unit} for store: tma: {beyond}"
         yield Reason("multiple_of", f"multiple_of.{axis}", str(multiple), need, f"multiple_of: {{{axis}: {unit}}}, or store: direct")
 

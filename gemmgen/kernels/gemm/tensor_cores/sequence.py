@@ -12,7 +12,7 @@ from gemmgen.kernels.matrix import Matrix
 FARTHEST_TILE = 8 * 512
 """Largest distance beyond an edge at which the tile of a cluster's last block can begin."""
 SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
-"""The copy engine's permutation of rows in shared memory, by their length in bytes."""
+"""TMA's permutation of rows in shared memory, by their length in bytes."""
 
 
 def counting_arguments(spec: GemmSpec) -> tuple[Argument, ...]:
@@ -28,7 +28,7 @@ def counting_arguments(spec: GemmSpec) -> tuple[Argument, ...]:
 
 
 def matrix_map(matrix: Matrix, box: tuple[int, int], swizzle: tma.Swizzle = "128B") -> TensorMapArgument:
-    """A matrix, or a batch of them, as the copy engine sees it; where all products share one, the batch has a single matrix."""
+    """A matrix, or a batch of them, as TMA sees it; where all products share one, the batch has a single matrix."""
     size = matrix.element_bytes
     slow = matrix.rows if matrix.row_major else matrix.columns
     extents, strides, axes = [matrix.contiguous, slow], [f"{size} * {matrix.leading_dimension}"], "rows" if matrix.row_major else "columns"

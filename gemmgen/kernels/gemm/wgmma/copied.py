@@ -1,4 +1,4 @@
-"""Factors that a first kernel copies into the workspace, in rows along k that the copy engine can read."""
+"""Factors that a first kernel copies into the workspace, in rows along k that TMA can read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ROW_ELEMENTS = 512
 SQUARE = 64
 """Rows and columns of the tile that a block transposes."""
 ROW_BYTES = 32
-"""Unit that the rows of a copy are a multiple of: a sector of the L2, which the copy engine then reads once. Tensor maps need 16."""
+"""Unit that the rows of a copy are a multiple of: a sector of the L2, which TMA then reads once. Tensor maps need 16."""
 VECTOR_BYTES = 16
-"""Units of the copy engine: those of a copy begin at multiples of them."""
+"""Units of TMA: those of a copy begin at multiples of them."""
 PART_BYTES = 256
 """Alignment of each copy, in bytes."""
 

@@ -52,7 +52,7 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
     sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
     stored = float(problem["m"] * problem["n"] * problem.get("batch", 1) * FLOAT_BYTES) / max(1, tiles) if partial else moved.tile_result
     scattered = plan.fragment_store in ("pairs", "elements")
-    # In ping-pong, a group stores while the other multiplies, if the copy engine does.
+    # In ping-pong, a group stores while the other multiplies, if TMA does.
     hidden = loop.ping_pong and plan.fragment_store in ("boxes", "partial")
     added = SCATTERED_READS * len(plan.residuals) if scattered else 0.0
     scaled = WAITING_OPERATIONS if loop.product_sets == loop.blocks_n == loop.min_blocks_per_sm == 1 else SCALED_OPERATIONS
@@ -109,7 +109,7 @@ def _shared_loads(sharers: int) -> float:
 
 
 def _boxed(tile_bytes: int, extent: int, tile: int) -> float:
-    """Bytes of a tile that the copy engine copies, with filled bytes counted at their cost."""
+    """Bytes of a tile that TMA copies, with filled bytes counted at their cost."""
     own = held(extent, tile) / tile
     return tile_bytes * (own + FILLED * (1 - own))
 

@@ -18,7 +18,7 @@ SPARSE = "A holds two of every four values of k; metadata say which: a register 
 
 def sections(plan: WgmmaPlan, wording: Wording | None = None) -> list[Section]:
     """Roles of the warps, tiles, copies, the mainloop, shared memory and stores."""
-    loop, wording = plan.loop, replace(wording or Wording(), filler="by the copy engine, ")
+    loop, wording = plan.loop, replace(wording or Wording(), filler="by TMA, ")
     return [
         Section("Roles", _roles(loop)),
         Section("Work", work_lines(plan, wording, _copied_first(plan))),
@@ -32,13 +32,13 @@ def sections(plan: WgmmaPlan, wording: Wording | None = None) -> list[Section]:
 
 def _roles(loop: WarpgroupLoop) -> Lines:
     rows = loop.blocks_m * BLOCK_ROWS
-    consumers = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps, {rows} x {loop.tile_n} of C each"
+    consumers = f"{loop.consumers} warpgroup{'s' if loop.consumers > 1 else ''}, {rows} x {loop.tile_n} of C each"
     if loop.ping_pong:
         consumers += ", on different tiles: one multiplies while the other stores"
     if loop.k_groups > 1:
         consumers += ", the same: they take parts of k in turns"
     lines = [
-        ("producer", "a group of four warps, of which one thread keeps the stages full by the copy engine (TMA)"),
+        ("producer", "a warpgroup, of which one thread keeps the stages full by TMA"),
         ("consumers", consumers),
     ]
     if loop.registers:
@@ -51,7 +51,7 @@ def _copied_first(plan: WgmmaPlan) -> Lines:
     if plan.copied is None:
         return ()
     names = " and ".join(factor.matrix.name for factor in plan.copied.factors)
-    return (("copied first", f"{names}, by a separate kernel, to rows along k in the workspace that the copy engine can read"),)
+    return (("copied first", f"{names}, by a separate kernel, to rows along k in the workspace that TMA can read"),)
 
 
 def _copies(loop: WarpgroupLoop) -> Lines:
@@ -102,7 +102,7 @@ def _shared(plan: WgmmaPlan, loop: WarpgroupLoop) -> Lines:
     if loop.a.row_bytes < SPAN_BYTES:
         sizes, by = f"{loop.a.row_bytes} or {SPAN_BYTES}", "bits of the row's number"
     permuted = f"rows of {sizes} bytes, whose 16-byte pieces are permuted by an exclusive or with {by}"
-    lines.append(("layout", f"{permuted}, as the copy engine writes them and matrix instructions read them: no bank conflicts"))
+    lines.append(("layout", f"{permuted}, as TMA writes them and matrix instructions read them: no bank conflicts"))
     blocks = loop.min_blocks_per_sm
     lines.append(("occupancy", f"{blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"))
     return tuple(lines)
@@ -112,6 +112,6 @@ def _results(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
     if loop.staging is None:
         return results(plan, wording)
     size = loop.staging.columns * plan.matrix_c.element_bytes
-    stored = f"through shared memory, from where the copy engine takes boxes of 64 rows of {size} bytes"
+    stored = f"through shared memory, from where TMA takes boxes of 64 rows of {size} bytes"
     beyond = (("last rows", "64 rows that reach into the next group leave row by row, in units of 16 bytes"),) if plan.grouped else ()
     return results(plan, wording, stored, beyond)

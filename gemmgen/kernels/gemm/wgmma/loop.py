@@ -182,7 +182,7 @@ def _reads_in_boxes(spec: GemmSpec) -> bool:
 
 
 def boxed_outputs(spec: GemmSpec, loop: WarpgroupLoop, epilogue: Sequence[Step]) -> tuple[Store, ...]:
-    """Further outputs of C's type that the copy engine stores as it does C: those that find a buffer each beside C's, where another group
+    """Further outputs of C's type that TMA stores as it does C: those that find a buffer each beside C's, where another group
     multiplies while this one waits for the buffers. On an H200, that made five products in ping-pong 1 to 2% faster, and another by
     groups that share a tile 2% slower."""
     staging = loop.staging

@@ -78,7 +78,7 @@ def _product_sets(mainloop: WgmmaMainloop) -> int:
 
 
 def _reads_matrices(request: GemmRequest) -> bool:
-    """True if matrices of the result's shape, groups or a second product keep the copy engine from storing column-major results."""
+    """True if matrices of the result's shape, groups or a second product keep TMA from storing column-major results."""
     like_output = any(operand.like_output for operation in request.epilogue for operand in operation.operands())
     return like_output or request.accumulates or request.groups is not None or request.second is not None
 
@@ -92,7 +92,7 @@ def takes_transpose(spec: GemmSpec, request: GemmRequest) -> bool:
 def _copied_factors(
     request: GemmRequest, row_major: Mapping[str, bool], alignment: Mapping[str, int], mainloop: WgmmaMainloop
 ) -> list[str]:
-    """The factors that neither the copy engine nor matrix instructions can read as they lie, of which the second kind is copied only where
+    """The factors that neither TMA nor matrix instructions can read as they lie, of which the second kind is copied only where
     one tile holds it or no tile could."""
     choices = []
     tile, cluster = mainloop.tile, mainloop.cluster

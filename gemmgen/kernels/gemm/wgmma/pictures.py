@@ -12,7 +12,7 @@ from gemmgen.kernels.pipeline_picture import pipeline
 
 def pictures(plan: WgmmaPlan) -> list[Picture]:
     """Tiles, the pipeline, and the division of k."""
-    return [_warpgroup_tiles(plan, plan.loop), pipeline("copy_engine", plan.loop.stages), *shares_of_k(plan, plan.loop.tile_k)]
+    return [_warpgroup_tiles(plan, plan.loop), pipeline("tma", plan.loop.stages), *shares_of_k(plan, plan.loop.tile_k)]
 
 
 def _warpgroup_tiles(plan: WgmmaPlan, loop: WarpgroupLoop) -> TileHierarchy:
@@ -30,7 +30,7 @@ def _warpgroup_tiles(plan: WgmmaPlan, loop: WarpgroupLoop) -> TileHierarchy:
         for lane in range(WARP)
     )
     warp_tile = Division("rows of a warp", 16, loop.tile_n, "m", "n", "lane", lanes, ("pairs of neighbours, in every 8 columns",))
-    stages = f"{loop.stages} stages in shared memory, filled by the copy engine"
+    stages = f"{loop.stages} stages in shared memory, filled by TMA"
     slices = f"in blue: the block's slices of A and B, {loop.tile_k} deep; bold: the one that is multiplied"
     overview = product_overview(plan, loop.tile_k, loop.stages, (slices, stages))
     return TileHierarchy("Tile hierarchy", overview, (block, group, warp_tile))

@@ -133,7 +133,7 @@ class WgmmaPlan(TensorPlan):
 
     @property
     def boxed_outputs(self) -> tuple[Store, ...]:
-        """Collected outputs that the copy engine stores."""
+        """Collected outputs that TMA stores."""
         return boxed_outputs(self.spec, self.loop, self.epilogue)
 
     @property

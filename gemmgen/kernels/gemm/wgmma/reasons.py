@@ -52,7 +52,7 @@ def stored_reasons(spec: GemmSpec, mainloop: WgmmaMainloop, matrices: tuple[Matr
             need, hint = "along k: matrix instructions take the other order for 16-bit types only", "change transpose, or copy the matrix"
             yield Reason("major", "transpose", stored, need, hint)
         if matrix.alignment * matrix.element_bytes != COPY_ALIGNMENT:
-            need = f"{COPY_ALIGNMENT // matrix.element_bytes}: the copy engine (TMA) requires multiples of {COPY_ALIGNMENT} bytes"
+            need = f"{COPY_ALIGNMENT // matrix.element_bytes}: TMA requires multiples of {COPY_ALIGNMENT} bytes"
             yield Reason("alignment", f"alignment.{name}", str(matrix.alignment), need)
 
 
@@ -116,7 +116,7 @@ def shape_reasons(
             yield Reason("tile", f"mainloop.tile.{field}", str(extent), need)
         rows_of_box = extent // blocks if along_k else tile.k
         if rows_of_box > MAX_BOX:
-            need = f"at most {MAX_BOX} rows in a box of the copy engine"
+            need = f"at most {MAX_BOX} rows in a TMA box"
             yield Reason("box", f"mainloop.tile.{field if along_k else 'k'}", str(rows_of_box), need)
     promotion = promoted_depth(spec, mainloop)
     if mainloop.a_from == "registers" and not computes_f32(spec) and (not matrices[0].along_k or promotion):
@@ -223,13 +223,13 @@ def combination_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Rea
             yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
     hints = CacheHints(l2_policy_a=spec.cache.l2_policy_a, l2_policy_b=spec.cache.l2_policy_b)
     if spec.cache != hints:
-        yield Reason("cache", "cache", "hints", "l2_policy_a or l2_policy_b: the copy engine moves tiles past the L1")
+        yield Reason("cache", "cache", "hints", "l2_policy_a or l2_policy_b: TMA moves tiles past the L1")
     elif hints != CacheHints() and (spec.batch == "grouped" or computes_f32(spec)):
         yield Reason("cache", "cache", "a policy of the L2", "none with groups, or where float32 is computed by planes")
 
 
 def turned_reasons(spec: GemmSpec) -> Iterator[Reason]:
-    """Column-major results that the copy engine does not store."""
+    """Column-major results that TMA does not store."""
     got = "tma with order: column_major"
     if ELEMENTS[spec.storage.c].bytes not in TURNED_BYTES:
         need = "elements of 16 or 32 bits, order: row_major, or store: direct"

@@ -136,7 +136,7 @@ def wgmma_sequence(
 
 
 def _factor_map(copied: CopyPlan | None, matrix: Matrix, operand: WarpgroupOperand) -> TensorMapArgument:
-    """A factor, or its copy in the workspace, as the copy engine sees it."""
+    """A factor, or its copy in the workspace, as TMA sees it."""
     box = operand.box
     copy = copied.factor(matrix.name) if copied is not None else None
     if copy is None:

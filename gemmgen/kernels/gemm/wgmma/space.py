@@ -113,7 +113,7 @@ class Storage:
     a_along_k: bool
     b_along_k: bool
     boxes: bool
-    """True if the copy engine stores the results."""
+    """True if TMA stores the results."""
     residual: bool
     """True if a residual comes through shared memory."""
     in_parts: bool
@@ -185,7 +185,7 @@ class Lattice:
 def points(request: GemmRequest, device: Device, every_store: bool = False) -> list[Points]:
     """The points of the space for a request on a device, by kinds of kernel; none where warpgroups do not multiply such matrices.
 
-    ``every_store``: with points whose threads store results that the copy engine stores faster."""
+    ``every_store``: with points whose threads store results that TMA stores faster."""
     if not device.architecture.supports("wgmma") or not _is_plain(request) or request.k < MIN_DEPTH:
         return []
     parts = []
@@ -233,7 +233,7 @@ def coordinates(spec: GemmSpec) -> Sequence[float] | None:
 
 
 def _store_coordinate(turned: bool, boxes: bool) -> float:
-    """Coordinate of the orientation, and of the store: by the copy engine in boxes, or by threads."""
+    """Coordinate of the orientation, and of the store: by TMA in boxes, or by threads."""
     return SHALLOW / 2 + boxes if turned else boxes - 1.0
 
 
@@ -574,7 +574,7 @@ class _Columns(Lattice):
 
 
 def _boxed(tile: Column, extent: int, bytes_of_row: Column) -> Column:
-    """Bytes of a tile that the copy engine copies, with filled bytes counted at their cost."""
+    """Bytes of a tile that TMA copies, with filled bytes counted at their cost."""
     import numpy as np
 
     own = extent / np.maximum(1, np.ceil(extent / tile)) / tile

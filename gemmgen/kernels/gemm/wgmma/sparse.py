@@ -18,7 +18,7 @@ from gemmgen.kernels.matrix import Matrix
 
 TYPES = ("f16", "bf16", "s8", "u8", "e4m3", "e5m2")
 DEPTHS = (METADATA_K, 2 * METADATA_K)
-"""Values of k of a stage: a box of the copy engine has at most 256 words."""
+"""Values of k of a stage: a TMA box has at most 256 words."""
 METADATA_ALIGNMENT = 4
 """Words that rows of metadata are aligned to: 16 bytes."""
 
