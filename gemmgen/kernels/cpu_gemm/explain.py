@@ -43,7 +43,7 @@ def explain(plan: CpuGemmPlan) -> list[Section]:
 
 def _micro_kernel(plan: CpuGemmPlan, blocked: BlockedPlan) -> Lines:
     rows, vectors = blocked.tile_rows, blocked.tile_vectors
-    turned = ", computed as the transpose C' = B' A'" if plan.swapped else ""
+    turned = ", computed as the transpose C' = B' A' (swap-AB)" if plan.swapped else ""
     products, loads = rows * vectors, rows + vectors
     edges = "a function for every extent, and masks for lanes" if blocked.masks else "a function for every extent"
     if not blocked.masked:

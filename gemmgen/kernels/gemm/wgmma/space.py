@@ -109,7 +109,7 @@ class Storage:
     type: str
     result: str
     turned: bool
-    """True if C is computed as its transpose."""
+    """True if C is computed as its transpose (swap-AB)."""
     a_along_k: bool
     b_along_k: bool
     boxes: bool
