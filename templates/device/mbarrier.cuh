@@ -31,6 +31,12 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
+// Arrives at a barrier of this block when all copies that this thread has started (cp.async) have arrived.
+__device__ __forceinline__ void mbarrier_arrive_with_copies(unsigned barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");
+}
+
 // Arrives at a barrier of another block of the cluster.
 __device__ __forceinline__ void mbarrier_arrive_remote(unsigned barrier)
 {

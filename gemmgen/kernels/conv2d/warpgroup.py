@@ -50,9 +50,8 @@ class PixelLoop(WarpgroupLoop):
         return WARPGROUP * self.consumers + (WARPGROUP if self.vectors else WARP_THREADS)
 
     @property
-    def copied_ahead(self) -> int:
-        """Steps whose copies threads begin before they say of an earlier one that it is there: a consumer holds two stages."""
-        return max(1, self.stages - 2)
+    def copied_by_threads(self) -> bool:
+        return self.vectors
 
     @property
     def row_vectors(self) -> int:

@@ -291,8 +291,6 @@ def _vector_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[R
     if mainloop.tile.k * ELEMENTS[spec.input.type].bytes != ROW_LENGTHS[-1]:
         need = f"{ROW_LENGTHS[-1] // ELEMENTS[spec.input.type].bytes} with activations: vectors: rows of {ROW_LENGTHS[-1]} bytes"
         yield Reason("vectors", "mainloop.tile.k", str(mainloop.tile.k), need)
-    if mainloop.stages < 3:
-        yield Reason("vectors", "mainloop.stages", str(mainloop.stages), "at least 3 with activations: vectors")
 
 
 def _window_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mapping[str, int]) -> Iterator[Reason]:

@@ -507,6 +507,11 @@ class WarpgroupLoop(WarpgroupInstruction):
         return f"accumulate || {later}" if self.promote_steps > 1 else later
 
     @property
+    def copied_by_threads(self) -> bool:
+        """True if threads copy tiles, which the tensor cores see behind a fence."""
+        return False
+
+    @property
     def arrivals(self) -> int:
         """At the barrier of a stage that has been read: of each warp that reads it, in every block that gets it."""
         return WARPS * (1 if self.ping_pong else self.consumers) * self.sharers

@@ -198,12 +198,8 @@ DIVIDED_MUTANTS = {
 
 
 VECTOR_MUTANTS = {
-    "vectors that nobody waits for": ("copy_async_wait<kAhead>();", "copy_async_wait<kAhead + 1>();"),
-    "vectors that matrix instructions may not see": (
-        "copy_async_wait<kAhead>();\n                    fence_async_proxy();",
-        "copy_async_wait<kAhead>();",
-    ),
-    "the last vectors that nobody waits for": ("copy_async_wait<0>();\n", ""),
+    "vectors that nobody waits for": ("mbarrier_arrive_with_copies(full", "mbarrier_arrive(full"),
+    "vectors that matrix instructions may not see": ("fence_async_proxy();  // threads have copied what matrix instructions read", ""),
     "stages that are not empty": ("mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);", ""),
     "vectors unswizzled": ("vector ^ first_row % kPeriodRows", "vector"),
     "columns beyond the image": (" < static_cast<unsigned>(w)", " < static_cast<unsigned>(w + 1)"),
@@ -268,7 +264,6 @@ def test_a_launch_that_does_not_wait_is_found_out() -> None:
         (spec(output={"layout": "nchw32"}, store="tma"), "store"),
         (spec(more={"store_buffers": 2}), "store"),
         (spec((64, 64, 64), VECTORS), "vectors"),
-        (spec((64, 64, 128), VECTORS | {"stages": 2}), "vectors"),
         (spec((64, 64, 128), VECTORS | {"cluster": {"blocks": 2, "share": "filter"}}), "vectors"),
         (spec((64, 64, 128), VECTORS, input={"layout": "nchw32"}), "vectors"),
         (spec((64, 64, 128), VECTORS, zero_point="argument"), "zero_point"),
