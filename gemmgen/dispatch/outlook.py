@@ -43,13 +43,20 @@ class Outlook:
         kind, and no neighbouring problem tells that it is slow."""
         if candidate.name in self._timed:
             return True
-        if candidate.spec.architecture.endswith("a") and candidate.spec.architecture != self._architecture.name:
-            return False  # features of another chip
         if self._space is not None and not self._space.suits(candidate.spec, self._request):
             return False
         if candidate.label in _places(self._request.kind)[0]:
             return candidate.label in self._alike
-        return self._table is None or self._fast is None or candidate.name not in self._table.names or candidate.name in self._fast
+        if self._table is None or candidate.name not in self._table.names:
+            return True
+        if self._fast is None:
+            return self._space is None or not self._space.is_outrun(candidate.spec)
+        return candidate.name in self._fast
+
+    @property
+    def promising(self) -> list[Candidate]:
+        """The listed instances that may be the fastest."""
+        return [candidate for candidate in _of_chip(self._request.kind, self._architecture.name) if self.is_promising(candidate)]
 
     @cached_property
     def _alike(self) -> dict[str, float]:
@@ -82,6 +89,12 @@ class Outlook:
         if len(rows) < FEWEST_ROWS:
             return None
         return frozenset(name for row in rows for name, time in row.times.items() if time < SLOW * min(row.times.values()))
+
+
+@cache
+def _of_chip(kind: str, architecture: str) -> tuple[Candidate, ...]:
+    """The listed instances without those that need features of another chip."""
+    return tuple(one for one in candidates(kind) if not one.spec.architecture.endswith("a") or one.spec.architecture == architecture)
 
 
 @cache

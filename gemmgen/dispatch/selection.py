@@ -365,9 +365,7 @@ def all_fitted(
     fitting = []
     space = space_of(request.kind) if math.isfinite(limit) else None
     for group in (candidates, reserves):
-        for candidate in group(request.kind):
-            if outlook is not None and not complete and not outlook.is_promising(candidate):
-                continue
+        for candidate in group(request.kind) if complete or outlook is None else outlook.promising:
             if space is not None and device is not None and space.least_seconds(candidate.spec, request, device) > limit:
                 rejected[candidate.label] = f"it takes more than {limit * 1e6:.1f} us at the peak of its unit, twice as long as others"
                 continue

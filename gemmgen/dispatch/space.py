@@ -18,7 +18,7 @@ SHOWN = 8
 """Points that are planned whole."""
 LIKELY = 24
 """Points that listed instances are compared with."""
-TRIED = 128
+TRIED = 96
 """Points, the fastest by the model alone, whose times are corrected by their traits."""
 
 SUSTAINED = 0.83

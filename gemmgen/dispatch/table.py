@@ -121,12 +121,9 @@ class Table:
         """The rows of the request's family with their distances, nearest first; ``without`` leaves one out. Only a row for this very
         problem has none: not one beside which a residual is read."""
         rows = self._by_kind.get(request.kind, [])
-        apart = [
-            (distance or ALMOST * (row.request.adds != request.adds), row)
-            for distance, row in zip(self._distances(request), rows, strict=True)
-            if row is not without
-        ]
-        return Near(sorted(apart, key=lambda pair: pair[0]))
+        distances = [one or ALMOST * (row.request.adds != request.adds) for one, row in zip(self._distances(request), rows, strict=True)]
+        order = sorted(range(len(rows)), key=distances.__getitem__)
+        return Near((distances[place], rows[place]) for place in order if rows[place] is not without)
 
     def _distances(self, request: Request) -> list[float]:
         """Distances of all rows of the request's family, as ``request_distance`` has them, in one go."""

@@ -37,6 +37,11 @@ def suits(spec: GemmSpec, request: GemmRequest) -> bool:
     return not request.epilogue if spec.mainloop.strategy in MULTIPLY_ADDS else multiplies(spec, request)
 
 
+def is_outrun(spec: GemmSpec) -> bool:
+    """True for products by multiply-adds in tiles, which are slower than tensor cores unless the problem is tiny."""
+    return spec.mainloop.strategy in ("naive", "tiled")
+
+
 def label(spec: GemmSpec) -> str:
     """Name of a point: its numbers, and whether C is computed as its transpose: *across* if TMA stores it, else *turned*."""
     assert isinstance(spec.mainloop, WgmmaMainloop)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from math import log2
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +69,8 @@ DEPTH_BYTES = (128, 256)
 """Bytes along k of a stage."""
 MAX_STAGES = 16
 MIN_STAGES = 3
+MAX_BLOCKS = 8
+"""More blocks of rows of a group, and of a cluster along k, than any point has."""
 MIN_DEPTH = 128
 """Values of k from which on points are considered: their times are fitted to deeper products, and few stages fill no pipeline."""
 FILLED_WAVE, FILLED_WAVE_OF_SLICES, HALF_FILLED, HALF_FILLED_OF_SLICES = 0.94, 0.8, 0.5, 0.35
@@ -345,25 +346,13 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             legal &= (extent / blocks if along_k else tile_k) <= MAX_BOX
         if storage.joined:
             legal &= tile_n / 2 % ((8 if storage.b_along_k else SPAN_BYTES // size) * cluster_m) == 0
-        # Shared memory: as many stages as fit.
-        staged = np.zeros_like(tile_n)
-        boxes = np.zeros_like(tile_n)
-        collected = np.ones_like(tile_n)
-        size_c = ELEMENTS[storage.result].bytes
-        for columns, rows, slices in product(_columns(storage), np.unique(blocks_m), np.unique(cluster_k)):
-            held = (tile_n == columns) & (blocks_m == rows) & (cluster_k == slices)
-            width = columns // 2 if storage.joined else columns
-            staging = plan_staging(width, int(rows), size_c, 1, storage.turned, int(slices)) if storage.in_parts and slices > 1 else None
-            if staging is not None:
-                staged[held], collected[held] = staging.group_bytes, slices
-            else:
-                staging = plan_staging(width, int(rows), size_c, STORE_BUFFERS, storage.turned) if storage.boxes else None
-                if storage.boxes and staging is None:
-                    legal &= ~held
-                elif staging is not None:
-                    staged[held], boxes[held] = staging.group_bytes, staging.buffers if storage.residual else 0
-                elif not storage.turned:
-                    staged[held] = BLOCK_ROWS * TURNED_COLUMNS * 4
+        # Shared memory: as many stages as fit beside the results that groups collect.
+        codes, place = np.unique((tile_n * MAX_BLOCKS + blocks_m) * MAX_BLOCKS + cluster_k, return_inverse=True)
+        collections = [
+            _collection(storage, code // MAX_BLOCKS**2, code // MAX_BLOCKS % MAX_BLOCKS, code % MAX_BLOCKS) for code in map(int, codes)
+        ]
+        staged, collected, boxes, fits = np.array(collections, float)[place].T
+        legal &= fits > 0
         fixed = staged * consumers + (cluster_k - 1) * tile_m * tile_n * FLOAT_BYTES // collected
         fixed += BARRIER_BYTES * (np.where(ping_pong, consumers, 0) + consumers * boxes)
         stage = (tile_m + tile_n / _part(storage, tile_n)) * depth + 2 * BARRIER_BYTES + staged_bytes(storage.scales, tile_m, tile_n)
@@ -388,6 +377,21 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         }
         usable.append(Lattice(storage, ping_pong, **{name: column[legal] for name, column in columns_of.items()}))
     return tuple(usable)
+
+
+def _collection(storage: Storage, tile_n: int, blocks_m: int, slices: int) -> tuple[int, int, int, bool]:
+    """The shared memory in which a group collects results of tiles of ``tile_n`` columns: its bytes, the parts of the columns that blocks
+    of a cluster finish, the boxes of a residual, and whether there is a way at all."""
+    width = tile_n // 2 if storage.joined else tile_n
+    size = ELEMENTS[storage.result].bytes
+    if storage.in_parts and slices > 1:
+        staging = plan_staging(width, blocks_m, size, 1, storage.turned, slices)
+        if staging is not None:
+            return staging.group_bytes, slices, 0, True
+    if storage.boxes:
+        staging = plan_staging(width, blocks_m, size, STORE_BUFFERS, storage.turned)
+        return (0, 1, 0, False) if staging is None else (staging.group_bytes, 1, staging.buffers if storage.residual else 0, True)
+    return 0 if storage.turned else BLOCK_ROWS * TURNED_COLUMNS * FLOAT_BYTES, 1, 0, True
 
 
 def _part(storage: Storage, tile_n: Column) -> Column:
@@ -442,7 +446,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     works = tiles * at.cluster_k
     shared_by = at.cluster_m * at.cluster_n
     sizes = shared_by * at.cluster_k
-    held = np.select([sizes == size for size in CLUSTERED], [float(usable(device.sm_count, size)) for size in CLUSTERED])
+    size_of = sizes.astype(np.intp)
+    held = np.array([0.0, *(usable(device.sm_count, size) for size in CLUSTERED)])[size_of]
     persistent = held * at.resident * (not storage.scattered and not divided)
     blocks = np.where(persistent > 0, np.minimum(works, persistent), works)
     results = np.maximum(1, np.ceil(works / blocks))
@@ -457,7 +462,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     sums = at.tile_m * at.tile_n * FLOAT_BYTES
     batch_a, batch_b = (layout.shape[0] if len(layout.shape) == 3 else 1 for layout in (request.a, request.b))
     kind = "wgmma, clusters along k" if divided else "wgmma, ping-pong" if lattice.ping_pong else "wgmma"
-    spread_blocks = np.select([sizes == size for size in CLUSTERED], [spread(blocks, size) for size in CLUSTERED])
+    spread_blocks = blocks * np.array([1.0, *(spread(1.0, size) for size in CLUSTERED)])[size_of]
     operations = 2.0 * at.tile_m * at.tile_n * at.tile_k
     issue = 1.0 + PROMOTION_ISSUE * (at.tile_n / at.instruction_n) if lattice.promoted else np.ones_like(blocks)
     if storage.scales.given:
