@@ -58,9 +58,12 @@ MOST_LOADS = 32
 """Loads of a thread up to which few threads share a row."""
 FEW_RESULTS = 8
 """Results to an SM below which a block for each is no larger than lets all run at the same time."""
-FULL_TURN = 0.8
+FULL_TURN, FULL_TURN_OF_WORDS, LONG_FULL_TURN = 0.8, 0.5, 0.6
 """Part of the threads that read whole vectors in the turn that loads all of a row: 5880 rows of 7024 halves take 21.1 us with 128 threads,
-25.3 with 32; 4304 rows of 4994 (0.61) 14.1 and 12.4."""
+25.3 with 32; 4304 rows of 4994 (0.61) 14.1 and 12.4. Of elements of four bytes: 4511 rows of 2835 (0.69) 13.9 us, 14.7 with 32. Of 256
+threads and more: 778 rows of 21744 halves (0.66) 9.8 us with 512, 10.3 with 128; 1032 rows of 9496 (0.58) 7.5 with 256, 7.0 with 64."""
+FEW_LANES, LANE_UNITS = 8, 48
+"""Threads that do not share a row alone where it has more loads: 3423 rows of 456 halves take 2.3 us with 16, 2.6 with 8."""
 ONE_WAVE = 2112
 """Results whose blocks of 128 threads are on the SMs at the same time: 1200 rows of 5000 halves take 5.0 us with them, 5.7 with 32."""
 FEW_UNITS = (300, 400)
@@ -218,7 +221,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     threads, lanes, unroll, parts = THREADS, None, LOADS, 1
     division = _division(units, results, vector * size, types, multiprocessors) if len(reduced) == 1 else None
     if division is not None:
-        sharing, unroll = _in_one_turn(units, results, types) or division
+        sharing, unroll = _in_one_turn(units, results, size, types) or division
         lanes = sharing if sharing <= WARP_THREADS else None
         threads = sharing if lanes is None else THREADS if all_bytes <= SMALL_BYTES else LANE_THREADS
     else:
@@ -245,16 +248,17 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     return Walking(strategy, promised if promised == vector else 1, parts, kept, reduced)
 
 
-def _in_one_turn(units: int, results: int, types: Arithmetic) -> tuple[int, int] | None:
+def _in_one_turn(units: int, results: int, size: int, types: Arithmetic) -> tuple[int, int] | None:
     """Threads that share a row, and loads of each in flight, where as many threads as load all of a row at the same time are faster: few
     of them idle, or all rows at work at the same time. None for other lengths, and for operations with more arithmetic."""
-    threads = next((one for one in (64, 128, 256) if units <= one * MOST_UNROLL), None)
+    threads = next((one for one in (64, 128, 256, 512) if units <= one * MOST_UNROLL), None)
     if types.has_index or types.state == "logsumexp" or threads is None:
         return None
     if types.state == "moments":
         return (128, MOST_UNROLL) if threads == 256 and results < ONE_WAVE // 2 else None
     together = results <= ONE_WAVE and threads < 256
-    full = units >= FULL_TURN * threads * MOST_UNROLL
+    part = LONG_FULL_TURN if threads > 128 else FULL_TURN_OF_WORDS if size >= 4 else FULL_TURN
+    full = units >= part * threads * MOST_UNROLL
     if threads == 64:
         return (threads, MOST_UNROLL) if together and FEW_UNITS[0] < units <= FEW_UNITS[1] else None
     return (threads, MOST_UNROLL) if full or together else None
@@ -274,7 +278,7 @@ def _division(units: int, results: int, load_bytes: int, types: Arithmetic, mult
     divisions: list[tuple[int, bool, int, int]] = []
     for sharing in (4, 8, 16, 32, 64, 128, 256, 512, 1024):
         for unroll in (8, 4, 2, 1):
-            enough = sharing * unroll >= wanted and sharing >= min(least, most)
+            enough = sharing * unroll >= wanted and sharing >= min(least, most) and not (sharing <= FEW_LANES and units > LANE_UNITS)
             if enough and sharing <= max(most, WARP_THREADS) and (unroll == 1 or sharing * (unroll // 2) < units):
                 turns = ceil_div(units, sharing * unroll)
                 divisions.append((sharing * turns * (unroll + 1), sharing > WARP_THREADS, -unroll * sharing, sharing))
