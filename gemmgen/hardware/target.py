@@ -36,6 +36,7 @@ Feature = Literal[
     "block_scaled_mma",
     "tcgen05",
     "tcgen05_int8",
+    "tcgen05_k96",
 ]
 MmaShape = tuple[int, int, int]
 
@@ -133,7 +134,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture("sm_90a", (9, 0), 64, 32, 228 * KIB, 128, HOPPER_SPECIFIC),
         Architecture("sm_100", (10, 0), 64, 32, 228 * KIB, 128, BLACKWELL),
         Architecture("sm_100a", (10, 0), 64, 32, 228 * KIB, 128, BLACKWELL_TENSOR_MEMORY),
-        Architecture("sm_103a", (10, 3), 64, 32, 228 * KIB, 128, BLACKWELL_ULTRA),
+        Architecture("sm_103a", (10, 3), 64, 32, 228 * KIB, 128, BLACKWELL_ULTRA | {"tcgen05_k96"}),
         Architecture("sm_110a", (11, 0), 48, 24, 228 * KIB, 128, BLACKWELL_TENSOR_MEMORY),
         Architecture("sm_120", (12, 0), 48, 24, 100 * KIB, 128, BLACKWELL),
         Architecture("sm_120a", (12, 0), 48, 24, 100 * KIB, 128, BLACKWELL_WARPS),

@@ -49,6 +49,24 @@ __device__ __forceinline__ unsigned long long tensor_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
+// The descriptor of part `part` of an operand in swizzled rows of 128 bytes, kPartBytes of each row at a time. A part that crosses the end
+// of a row continues kSpanBytes further.
+template <int kSpanBytes, int kPartBytes>
+__device__ __forceinline__ unsigned long long deep_descriptor(unsigned position, int part)
+{
+    constexpr int kUnit = 16;  // unit of the addresses and strides in descriptors, in bytes
+    constexpr int kRowBytes = 128;
+    constexpr unsigned kAddress = 0x3fff;  // of a descriptor
+    constexpr unsigned long long kContinues = 1ull << 52;
+    const int row = part * kPartBytes / kRowBytes;
+    const int byte = part * kPartBytes % kRowBytes;
+    const unsigned first = (position & kAddress) + (row * kSpanBytes + byte) / kUnit;
+    if (byte + kPartBytes <= kRowBytes)
+        return tensor_descriptor<kRowBytes>(first);
+    const unsigned next = (position & kAddress) + (row + 1) * kSpanBytes / kUnit;
+    return tensor_descriptor<kRowBytes>(first | next << 16) | kContinues;
+}
+
 // Waits for this warp's loads from tensor memory.
 __device__ __forceinline__ void wait_for_tensor_loads()
 {

@@ -38,3 +38,9 @@ __device__ __forceinline__ void clear_scales(unsigned char* tile, int blocks, in
     const unsigned existing = (1u << 8 * blocks) - 1;
     row = make_uint4(row.x & existing, row.y & existing, row.z & existing, row.w & existing);
 }
+
+// Sets all scales of a tile to 0, by a whole warp: none of its blocks exists, and no copy has filled it.
+__device__ __forceinline__ void erase_scales(unsigned char* tile, int lane)
+{
+    reinterpret_cast<uint4*>(tile)[lane] = make_uint4(0, 0, 0, 0);
+}

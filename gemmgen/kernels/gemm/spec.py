@@ -258,6 +258,9 @@ class TensorMemoryMainloop(SpecModel):
     multiplied: Annotated[Literal["stored", "e2m1"], LATER] = "stored"
     """Numbers in the bytes of A and B. ``e2m1``: two floats of 4 bits a byte, the first along k in the lower half, with block scales;
     storage.a and storage.b are then u8, both along k."""
+    instruction_k: Annotated[Literal["auto", 96], LATER] = "auto"
+    """Values of k that one instruction multiplies. 96: for floats of 4 bits on sm_103a, with tile.k a multiple of 384 bytes; ``auto``: 32
+    bytes of each row, 64 floats of 4 bits."""
     arithmetic: Annotated[Arithmetic, LATER] = Arithmetic()
     """Composition of float32 products."""
     promote_every: Annotated[Literal["auto"] | Annotated[int, Field(ge=8, le=4096, strict=True)], LATER] = "auto"

@@ -17,6 +17,8 @@ FORMATS = {"f16": 0, "bf16": 1, "tf32": 2, "u8": 0, "s8": 1, "e4m3": 0, "e5m2": 
 KINDS = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "u8": "i8", "s8": "i8", "e4m3": "f8f6f4", "e5m2": "f8f6f4"}
 PAIRS = "products of pairs of blocks"
 """Products of floats that no published model of the bits covers (docs/tensor_core_numerics.md)."""
+DEEP_PRODUCTS = "products of 96 values of k"
+"""Another kind that no published model covers."""
 UNITS = {"f16": "f16", "tf32": "tf32", "i8": "int8", "f8f6f4": "fp8"}
 """Peaks of a device that the kinds run at."""
 

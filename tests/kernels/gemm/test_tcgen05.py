@@ -13,6 +13,7 @@ from gemmgen.core.errors import PlanError
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import device
+from gemmgen.kernels.gemm.oracle import cases_of_several_tiles
 from gemmgen.kernels.gemm.strategies import part_of
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
@@ -50,10 +51,14 @@ MXFP8 = {
     "multiple_of": {},
     "mainloop": {**MAINLOOP, "tile": {"n": 128, "k": 128}},
 }
+DEEP = {**NVFP4, "architecture": "sm_103a", "mainloop": {**NVFP4["mainloop"], "tile": {"n": 128, "k": 384}, "instruction_k": 96}}
+"""Instructions of 96 values of k."""
+DEEP_MXFP4 = {**DEEP, "scales": {name: {"k": 32, "type": "ue8m0", "layout": "tiles_128x4"} for name in "ab"}}
+DEEP_PAIR = {**DEEP, "mainloop": {**DEEP["mainloop"], "pair": True, "persistent_blocks": 2}}
 NVFP4_PAIR = {**NVFP4, "mainloop": {**NVFP4["mainloop"], "pair": True, "persistent_blocks": 2}}
 BOXES = {**SPEC, "store": "tma", "multiple_of": {"n": 8}, "mainloop": {**MAINLOOP, "tile": {"n": 64, "k": 64}}}
 DONE = "mbarrier_wait(done + kBarrierBytes * set, set_phase);\n            tensor_memory_after_sync();"
-NAMES = ("alone", "pair", "dynamic", "nvfp4", "mxfp8", "nvfp4_pair", "boxes")
+NAMES = ("alone", "pair", "dynamic", "nvfp4", "mxfp8", "nvfp4_pair", "boxes", "deep", "deep_mxfp4", "deep_pair")
 BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
 
 
@@ -78,6 +83,9 @@ BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a
         ({**NVFP4, "scales": {}}, "scales"),
         ({**NVFP4, "scales": {name: {"k": 128, "type": "f32"} for name in "ab"}}, "scales"),
         ({**NVFP4, "mainloop": {**NVFP4["mainloop"], "tile": {"n": 64, "k": 128}}}, "scales"),
+        ({**DEEP, "architecture": "sm_100a"}, "instruction_k"),
+        ({**DEEP, "mainloop": {**DEEP["mainloop"], "tile": {"n": 128, "k": 256}}}, "tile_k"),
+        ({**MXFP8, "architecture": "sm_103a", "mainloop": {**DEEP["mainloop"], "multiplied": "stored"}}, "instruction_k"),
         ({**BOXES, "multiple_of": {}}, "multiple_of"),
         ({**BOXES, "alignment": {"a": 8, "b": 8, "c": 4}}, "alignment"),
         ({**BOXES, "order": "column_major"}, "store"),
@@ -161,12 +169,12 @@ def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
     plan = gemmgen.plan(spec)
     text = gemmgen.render(plan).text
     assert old in text, f"{old!r} is not in the source any more"
-    binary = compile_source(text.replace(old, new), architecture="sm_100a", options=COMPILE_OPTIONS)
+    binary = compile_source(text.replace(old, new), architecture=spec["architecture"], options=COMPILE_OPTIONS)
     cases = [case for case in oracle_of("gemm").cases(plan) if case.name in ("many steps", "2 x 3 tiles") and case.data == "integers"]
     return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
-@pytest.mark.parametrize("spec", [SPEC, PAIR, DYNAMIC, NVFP4, MXFP8, NVFP4_PAIR, BOXES], ids=NAMES)
+@pytest.mark.parametrize("spec", [SPEC, PAIR, DYNAMIC, NVFP4, MXFP8, NVFP4_PAIR, BOXES, DEEP, DEEP_MXFP4, DEEP_PAIR], ids=NAMES)
 def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     assert verify_with(spec, "kStages", "kStages").passed
 
@@ -235,6 +243,19 @@ def test_a_changed_scheduler_is_caught(old: str, new: str) -> None:
         (MXFP8, "first << 29 | first << 4", "first << 29"),
         (MXFP8, "part % kParts, step", "0, step"),
         (MXFP8, "constexpr unsigned kStrideBytes = 128;  // from eight rows", "constexpr unsigned kStrideBytes = 256;  // from eight rows"),
+        (DEEP, "erase_scales(tiles + (operand * kWords + word) * kScaleTileBytes, lane);", ";"),
+        (DEEP, "clear_scales(tile, left % kTileBlocks, lane);", ";"),
+        (DEEP, "if (left < words * kTileBlocks)", "if (false)"),
+        (DEEP, "fence_async_proxy();\n", ""),
+        (DEEP, "(row + 1) * kSpanBytes", "row * kSpanBytes"),
+        (DEEP, " | kContinues;", ";"),
+        (DEEP, "first % kTileBlocks, step", "0, step"),
+        (DEEP, "const int word = first / kTileBlocks;", "const int word = part;"),
+        (DEEP, "const int words = (parts * kBlocks - 1) / kTileBlocks + 1;", "const int words = (left - 1) / kTileBlocks + 1;"),
+        (DEEP, "(left - 1) / kBlocks + 1);", "left / kBlocks);"),
+        (DEEP, "if (part < parts)", "if (true)"),
+        (DEEP, "2 * words * kScaleTileBytes", "words * kScaleTileBytes"),
+        (DEEP_MXFP4, "constexpr int kBlocks = 3", "constexpr int kBlocks = 2"),
     ],
 )  # fmt: skip
 def test_changed_block_scales_are_caught(spec: dict[str, Any], old: str, new: str) -> None:
@@ -242,10 +263,26 @@ def test_changed_block_scales_are_caught(spec: dict[str, Any], old: str, new: st
     plan = gemmgen.plan(spec)
     text = gemmgen.render(plan).text
     assert old in text, f"{old!r} is not in the source any more"
-    binary = compile_source(text.replace(old, new), architecture="sm_100a", options=COMPILE_OPTIONS)
-    names = ("many steps", "2 x 3 tiles", "primes")
+    binary = compile_source(text.replace(old, new), architecture=spec["architecture"], options=COMPILE_OPTIONS)
+    names = (
+        ("a row", "a last tile of scales that does not exist")
+        if "instruction_k" in spec["mainloop"]
+        else ("many steps", "2 x 3 tiles", "primes")
+    )
     cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
     assert cases and not verify_binary(plan, binary, EmulatorBackend(), cases=cases).passed
+
+
+@pytest.mark.parametrize("erases", [True, False])
+def test_scales_of_a_tile_that_was_not_copied_are_zeros(erases: bool) -> None:
+    plan = gemmgen.plan(DEEP_MXFP4)
+    text = gemmgen.render(plan).text
+    statement = "erase_scales(tiles + (operand * kWords + word) * kScaleTileBytes, lane);"
+    assert statement in text
+    source = text if erases else text.replace(statement, ";")
+    binary = compile_source(source, architecture="sm_103a", options=COMPILE_OPTIONS)
+    (case,) = [case for case in cases_of_several_tiles(plan) if case.name == "a last tile of scales that does not exist"]
+    assert verify_binary(plan, binary, EmulatorBackend(), cases=[case]).passed is erases
 
 
 @pytest.mark.parametrize(
@@ -317,10 +354,11 @@ def scaled_specs(draw: st.DrawFn) -> dict[str, Any]:
     dynamic = draw(st.booleans())
     boxes = draw(st.booleans())
     c = draw(st.sampled_from(("f32", "f16", "bf16")))
+    deep = name == "e2m1" and draw(st.integers(0, 2)) == 0
     of_k = {"k": draw(st.sampled_from((2, 32)))} if name == "e2m1" else {}
     operations = st.sampled_from(({"op": "bias", "per": "column"}, {"op": "relu"}))
     return {
-        **NVFP4,
+        **(DEEP if deep else NVFP4),
         "alpha": draw(st.sampled_from(("one", "argument"))),
         "beta": draw(st.sampled_from(("zero", "argument"))),
         "storage": {"a": a, "b": b, "c": c},
@@ -331,8 +369,9 @@ def scaled_specs(draw: st.DrawFn) -> dict[str, Any]:
         "epilogue": draw(st.lists(operations, max_size=2, unique_by=lambda each: each["op"])),
         "mainloop": {
             "strategy": "tcgen05",
-            "tile": {"n": 128, "k": draw(st.sampled_from((128, 256)))},
-            "stages": draw(st.integers(2, 3)),
+            "tile": {"n": 128, "k": 384 if deep else draw(st.sampled_from((128, 256)))},
+            "stages": 2 if deep else draw(st.integers(2, 3)),
+            "instruction_k": 96 if deep else "auto",
             "persistent_blocks": 0 if dynamic else draw(st.sampled_from((0, 2))),
             "tiles": "dynamic" if dynamic else "static",
             "pair": draw(st.booleans()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,14 @@ from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.scaling import TILE_BLOCKS, TILE_LINES
 from gemmgen.kernels.gemm.spec import Arithmetic, CacheHints, GemmSpec, TensorMemoryMainloop
-from gemmgen.kernels.gemm.tensor_cores.block_scaling import BlockScaling, block_scaling, packed_reasons, scale_kind_reasons
+from gemmgen.kernels.gemm.tensor_cores.block_scaling import (
+    DEEP,
+    DEEP_STEP_BYTES,
+    BlockScaling,
+    block_scaling,
+    packed_reasons,
+    scale_kind_reasons,
+)
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, COPY_ALIGNMENT, box_store_reasons, result_reasons, type_reasons
 from gemmgen.kernels.math.tensor_memory import (
@@ -34,6 +42,8 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 SCALED_COLUMNS = 128
 """Columns of a tile with block scales: two sets of sums and the scales share tensor memory."""
+DEEP_STAGE_BYTES = math.lcm(DEEP_STEP_BYTES, SPAN_BYTES)
+"""Bytes of k in whole instructions with k = 96 and whole rows of shared memory."""
 WARP_ROWS = ROWS // EPILOGUE_WARPS
 """Rows of results that a warp finishes."""
 STORE_BUFFERS = 2
@@ -111,7 +121,7 @@ class TensorMemoryLoop:
     @property
     def instruction_k(self) -> int:
         """Values of k that one instruction multiplies."""
-        return INSTRUCTION_BYTES // self.a.element_bytes
+        return INSTRUCTION_BYTES // self.a.element_bytes if self.scaled is None else self.scaled.step_bytes
 
     @property
     def instruction_depth(self) -> int:
@@ -128,6 +138,7 @@ class TensorMemoryLoop:
         """The instruction descriptor: types, majors and sizes."""
         if (scaled := self.scaled) is not None:
             types = _SCALED_FORMATS[scaled.type_a] << 7 | _SCALED_FORMATS[scaled.type_b] << 10
+            types |= scaled.deep << 31
             return types | self.tile_n >> 3 << 17 | (scaled.scale_type == "ue8m0") << 23 | ROWS * self.blocks >> 7 << 27
         majors = {"along_m": not self.a.k_major, "along_n": not self.b.k_major}
         return instruction_form(self.type_a, self.type_b, ROWS * self.blocks, self.tile_n, **majors)
@@ -146,6 +157,11 @@ class TensorMemoryLoop:
     def tensor_columns(self) -> int:
         """Columns of tensor memory that a block allocates: a power of two."""
         return allocated_columns((BUFFERS + self.kept_sums) * self.tile_n + 2 * self.scale_words * SCALE_COLUMNS)
+
+    @property
+    def deep(self) -> bool:
+        """True if an instruction multiplies 96 values of k, whose 48 bytes of a row may continue in the next part of a tile."""
+        return self.scaled is not None and self.scaled.deep
 
     @property
     def packed(self) -> bool:
@@ -301,6 +317,8 @@ def _reasons(
         yield Reason(
             "tcgen05", "storage", got, "types other than 8-bit integers, which its tcgen05 does not multiply", "architecture: sm_100a"
         )
+    if mainloop.instruction_k == DEEP:
+        yield from _deep_reasons(mainloop, architecture)
     if mainloop.pair and mainloop.persistent_blocks % 2:
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), "even with pair: true")
     if mainloop.tiles == "dynamic" and mainloop.persistent_blocks:
@@ -321,6 +339,18 @@ def _reasons(
     if spec.cache != CacheHints():
         yield Reason("cache", "cache", "hints", "none: TMA moves tiles past the L1")
     yield from result_reasons(spec, in_boxes=True)
+
+
+def _deep_reasons(mainloop: TensorMemoryMainloop, architecture: Architecture) -> Iterator[Reason]:
+    """Reasons against instructions that multiply 96 values of k."""
+    field = "mainloop.instruction_k"
+    if mainloop.multiplied != "e2m1":
+        yield Reason("instruction_k", field, f"{DEEP} of stored values", f"auto: {DEEP} is for floats of 4 bits", "multiplied: e2m1")
+    if architecture.supports("tcgen05") and not architecture.supports("tcgen05_k96"):
+        yield Reason("instruction_k", field, f"{DEEP} on {architecture.name}", "auto but for sm_103a", "architecture: sm_103a")
+    if mainloop.tile.k % DEEP_STAGE_BYTES:
+        need = f"a multiple of {DEEP_STAGE_BYTES}: whole instructions of {DEEP_STEP_BYTES} bytes, and rows of {SPAN_BYTES}"
+        yield Reason("tile_k", "mainloop.tile.k", str(mainloop.tile.k), need)
 
 
 def _store_reasons(spec: GemmSpec, mainloop: TensorMemoryMainloop, c: Matrix) -> Iterator[Reason]:

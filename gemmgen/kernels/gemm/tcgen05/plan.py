@@ -10,6 +10,7 @@ from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
+from gemmgen.kernels.gemm.scaling import TILE_BLOCKS
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorMemoryMainloop
 from gemmgen.kernels.gemm.tcgen05.loop import TensorMemoryLoop, regions, stored_reasons, tensor_memory_loop
 from gemmgen.kernels.gemm.tcgen05.sequence import tcgen05_sequence
@@ -17,7 +18,7 @@ from gemmgen.kernels.gemm.tensor_cores.block_scaling import scaled_product
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import as_stored
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan, tensor_numbers
-from gemmgen.kernels.math.tensor_memory import COLUMNS, PAIRS
+from gemmgen.kernels.math.tensor_memory import COLUMNS, DEEP_PRODUCTS, PAIRS
 
 if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
@@ -51,6 +52,9 @@ class TensorMemoryPlan(TensorPlan):
         sizes = super().tiles_in_turn
         if self.loop.blocks > 1:  # of the other cases a pair has no third tile, for which it would use a set of sums again
             sizes["more tiles than sets of sums"] = (2 * self.loop.blocks, 3, round_up(self.least_depth or 1, self.loop.tile_k))
+        if self.loop.deep and self.loop.scaled is not None:
+            # The last instruction takes scales of a tile that is not copied, in the second stage's first use.
+            sizes["a last tile of scales that does not exist"] = (1, 1, 2 * self.loop.tile_k + TILE_BLOCKS * self.loop.scaled.block_k)
         return sizes
 
     def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
@@ -64,11 +68,13 @@ class TensorMemoryPlan(TensorPlan):
 
     @property
     def bits_not_confirmed(self) -> tuple[str, ...]:
-        return (PAIRS,) if self.loop.pair and self.loop.accumulator != "int" else ()
+        of_pairs = (PAIRS,) if self.loop.pair and self.loop.accumulator != "int" else ()
+        return (*of_pairs, DEEP_PRODUCTS) if self.loop.deep else of_pairs
 
     def additions(self, k: int) -> tuple[str, int]:
         if self.loop.scaled is not None:
-            return f"tcgen05 {self.loop.scaled.kind}, blocks of {self.loop.scaled.block_k}", 0
+            depth = f" k{self.loop.instruction_depth}" if self.loop.deep else ""
+            return f"tcgen05 {self.loop.scaled.kind}{depth}, blocks of {self.loop.scaled.block_k}", 0
         return f"tcgen05 k{self.loop.instruction_k}", 0
 
 
@@ -94,7 +100,7 @@ def plan(spec: GemmSpec, mainloop: TensorMemoryMainloop, architecture: Architect
     loop = tensor_memory_loop(outline, mainloop, as_stored(a, b), stored_reasons(spec, mainloop, outline.matrices))
     epilogue = outline.epilogue()
     assert loop is not None
-    name = outline.name("gemm_tcgen05", [*name_parts(loop), *(["e2m1"] if loop.packed else [])])
+    name = outline.name("gemm_tcgen05", [*name_parts(loop), *(["e2m1"] if loop.packed else []), *(["k96"] if loop.deep else [])])
     grid = grid_of(loop)
     shared = regions(loop)
     return TensorMemoryPlan(

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 STEP_BYTES = 32
 """Bytes along k that one instruction multiplies."""
+DEEP_STEP_BYTES = 48
+"""Bytes along k that one instruction with k = 96 multiplies."""
+DEEP = 96
+"""Values of k of an instruction on 4-bit floats that only sm_103a has."""
 BLOCK_FRACTION_BITS = 35
 """Bits that instructions on 4-bit floats keep below the largest exponent."""
 EXACT_VALUES = 16
@@ -40,6 +44,8 @@ class BlockScaling:
     scale_type: Literal["ue8m0", "ue4m3"]
     block_k: int
     """Values of k that share a scale."""
+    deep: bool = False
+    """True if an instruction multiplies 96 values of k (sm_103a)."""
 
     @property
     def packed(self) -> bool:
@@ -49,7 +55,17 @@ class BlockScaling:
     @property
     def depth(self) -> int:
         """Values of k of an instruction."""
-        return STEP_BYTES * (2 if self.packed else 1)
+        return self.step_bytes * (2 if self.packed else 1)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes along k of an instruction."""
+        return DEEP_STEP_BYTES if self.deep else STEP_BYTES
+
+    @property
+    def vector(self) -> str:
+        """The modifier that says how many scales of each line an instruction of ``tcgen05`` takes."""
+        return f"block{self.block_k}" if self.deep else f"scale_vec::{self.blocks}X"
 
     @property
     def blocks(self) -> int:
@@ -84,7 +100,8 @@ def block_scaling(spec: GemmSpec, mainloop: MmaSyncMainloop | TensorMemoryMainlo
     if block is None:
         return None
     a, b = ("e2m1", "e2m1") if mainloop.multiplied == "e2m1" else (spec.storage.a, spec.storage.b)
-    return BlockScaling(a, b, "ue8m0" if block.type == "ue8m0" else "ue4m3", block.k)
+    deep = isinstance(mainloop, TensorMemoryMainloop) and mainloop.instruction_k == DEEP
+    return BlockScaling(a, b, "ue8m0" if block.type == "ue8m0" else "ue4m3", block.k, deep)
 
 
 def packed_reasons(spec: GemmSpec) -> Iterator[Reason]:
