@@ -110,6 +110,10 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "matmul":
+        from gemmgen.ops.first_products import compile_soon
+
+        compile_soon()
     member = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     return member
 

@@ -122,10 +122,13 @@ _WITHOUT_TIMING: dict[ShapeClass, tuple[Candidate, ...]] = {
 """Candidates of each class, the best first, as measured on the machines of ``docs/cpu.md``. NEON has one."""
 
 
+_shipped = cache(shipped_specs)
+
+
 def _plan(candidate: Candidate, transpose: Transposes, architecture: CpuArchitecture) -> CpuGemmPlan | None:
     """None if the candidate is for other processors, or does not take operands stored so."""
     name, changes = candidate
-    spec = load_spec(shipped_specs()[f"cpu/{name}"], (*changes, f"transpose={transpose}"))
+    spec = load_spec(_shipped()[f"cpu/{name}"], (*changes, f"transpose={transpose}"))
     if isinstance(spec, CpuGemmSpec) and spec.architecture == architecture.name:
         with suppress(PlanError):
             return plan_cpu_gemm(spec, architecture)

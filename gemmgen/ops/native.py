@@ -18,14 +18,12 @@ from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.requests import Layout, Request, replaced
 from gemmgen.ops.arrays import NO_MEMORY
 from gemmgen.ops.background import Compilers
+from gemmgen.ops.first_products import MOST_PRODUCTS, first_function
 from gemmgen.ops.host_tuning import ShapeClass, Transposes, class_of, general_spec, quick_spec
 from gemmgen.toolchain.compilation import compile_host_plan, host_plan_is_cached
 
 TRANSPOSES: dict[tuple[bool, ...], Transposes] = {(True, True): "nn", (True, False): "nt", (False, True): "tn", (False, False): "tt"}
 """The transpositions by which a kernel for matrices stored by rows takes operands, by whether A and B are stored by rows."""
-
-MAX_QUICK_PRODUCTS = 1 << 33
-"""Multiplications that a kernel of one thread makes before another is compiled."""
 
 
 class Served:
@@ -34,20 +32,23 @@ class Served:
 
     __slots__ = ("address", "function", "plan")
 
-    def __init__(self, plan: CpuGemmPlan, first: CpuGemmPlan) -> None:
-        """``plan``: the one that is meant to serve; ``first``: the one that does so from now on."""
+    def __init__(self, plan: CpuGemmPlan) -> None:
+        """``plan``: the one that is meant to serve."""
         self.plan = plan
         self.function: Any = None
         self.address = ctypes.c_void_p()
         """Address of the function, for callers outside of Python."""
-        self.serve(first)
 
     def serve(self, plan: CpuGemmPlan) -> None:
         """Compiles a plan, if the user's cache does not have it, and has it serve from now on."""
         from gemmgen.runtime.native import LoadedLibrary
 
-        self.function = LoadedLibrary(compile_host_plan(plan), plan.sequence).function
-        self.address.value = ctypes.cast(self.function, ctypes.c_void_p).value
+        self.serve_by(LoadedLibrary(compile_host_plan(plan), plan.sequence).function)
+
+    def serve_by(self, function: Any) -> None:
+        """Has a function of C serve from now on."""
+        self.function = function
+        self.address.value = ctypes.cast(function, ctypes.c_void_p).value
 
 
 class NativeCall:
@@ -172,7 +173,7 @@ def native_call(request: Request) -> NativeCall | None:
         return None
     form, letters = readable
     try:
-        served = _served(letters, form.epilogue, class_of(*form.sizes), prod(form.sizes) > MAX_QUICK_PRODUCTS)
+        served = _served(letters, form.epilogue, class_of(*form.sizes), prod(form.sizes) > MOST_PRODUCTS)
     except EnvironmentMissing:
         return None
     return None if served is None else NativeCall(served, form)
@@ -194,9 +195,16 @@ def _served(letters: Transposes, epilogue: tuple[Any, ...], shape: ShapeClass, p
     plan = _planned(general_spec(shape, letters), epilogue)
     if plan is None:
         return None
-    quick = None if patient or host_plan_is_cached(plan) else _planned(quick_spec(letters), epilogue)
-    served = _known.setdefault(key, Served(plan, quick or plan))
-    if quick is not None:
+    served = Served(plan)
+    waits = patient or host_plan_is_cached(plan)
+    first = None if waits or epilogue else first_function(letters)
+    quick = None if waits or first else _planned(quick_spec(letters), epilogue)
+    if first is not None:
+        served.serve_by(first)
+    else:
+        served.serve(quick or plan)
+    served = _known.setdefault(key, served)
+    if first is not None or quick is not None:
         _compilers().submit(plan, lambda: served.serve(plan))
     return served
 

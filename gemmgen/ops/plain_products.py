@@ -8,6 +8,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemmgen.ops.arrays import NO_MEMORY, address_reader
+from gemmgen.ops.engine import ASKED
+from gemmgen.ops.first_products import FirstProducts
 from gemmgen.ops.numpy_products import numpy_products
 
 if TYPE_CHECKING:
@@ -26,9 +28,11 @@ class PlainProducts:
     def __init__(self) -> None:
         self._known: dict[Any, Callable[[Any, Any, Any], Any]] = {}
         self.at_once: Callable[[Any, Any], Any] | None = None
-        """The product of two matrices, a new array; None where that is not known. There is none before a product of matrices."""
+        """The product of two matrices, a new array; None where that is not known."""
         self.array: type | None = None
         """The class of NumPy's arrays once there is ``at_once``."""
+        self.first: FirstProducts | None = None
+        """``at_once`` before another product was made."""
 
     def product(self, a: Any, b: Any, out: Any) -> Any:
         """The product; None where nothing is remembered for such arrays, or something is to be said against them."""
@@ -59,6 +63,14 @@ PLAIN = PlainProducts()
 def plain_first(function: Function) -> Function:
     """``function``, but products of two arrays and nothing else are made by ``PLAIN`` where it knows them: it takes Python longer to fill
     in the defaults of all options than to make a small product."""
+
+    def prepare(a: Any, b: Any) -> None:
+        function(a, b, stream=ASKED)
+        numpy_products()
+
+    if "numpy" in sys.modules:
+        PLAIN.first = PLAIN.at_once = FirstProducts(prepare)
+        PLAIN.array = sys.modules["numpy"].ndarray
 
     @wraps(function)
     def product(a: Any, b: Any, **options: Any) -> Any:

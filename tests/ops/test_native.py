@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Literal
 
@@ -22,6 +23,7 @@ from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.ops import host_tuning, native
 from gemmgen.ops.arrays import address_reader
+from gemmgen.ops.first_products import FirstProducts, first_function
 from gemmgen.runtime.native import LoadedLibrary
 from gemmgen.toolchain.compilation import compile_host_plan
 
@@ -55,7 +57,10 @@ def test_without_a_compiler_there_is_no_native_call(monkeypatch: pytest.MonkeyPa
     assert native.native_call(request()) is None
 
 
-def test_a_quick_kernel_serves_until_another_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("epilogue", [(), ({"op": "relu"},)], ids=["plain", "relu"])
+def test_a_quick_kernel_serves_until_another_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, epilogue: tuple[dict[str, str], ...]
+) -> None:
     monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(native, "_known", {})
     compiled: list[str] = []
@@ -64,7 +69,7 @@ def test_a_quick_kernel_serves_until_another_is_compiled(monkeypatch: pytest.Mon
     submitted: list[tuple[object, Callable[[], None]]] = []
     monkeypatch.setattr(native, "_compilers", lambda: SimpleNamespace(submit=lambda *given: submitted.append(given)))
     a, b = (RNG.standard_normal(shape).astype(np.float32) for shape in ((37, 800), (800, 50)))
-    served = native._served("nn", (), "large", patient=False)
+    served = native._served("nn", epilogue, "large", patient=False)
     assert served is not None
     quick = served.function
     results = [np.empty((37, 50), np.float32) for _ in range(2)]
@@ -72,12 +77,12 @@ def test_a_quick_kernel_serves_until_another_is_compiled(monkeypatch: pytest.Mon
     assert quick(*arguments, results[0].ctypes.data, 50) == 0
     ((_, then),) = submitted
     # Threads of earlier tests may compile kernels of theirs meanwhile.
-    assert any("extension" in name for name in compiled) and served.plan.name not in compiled
+    assert any("extension" in name for name in compiled) == bool(epilogue) and served.plan.name not in compiled
     then()
     assert served.function is not quick and served.plan.name in compiled
     assert served.function(*arguments, results[1].ctypes.data, 50) == 0
     np.testing.assert_array_equal(results[0], results[1])
-    np.testing.assert_allclose(results[0], a @ b, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(results[0], np.maximum(a @ b, 0) if epilogue else a @ b, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("sizes", [(29, 43, 531), (21, 1, 45), (21, 2, 45), (13, 3, 77), (5, 3, 7), (3, 500, 9)], ids=str)
@@ -87,13 +92,47 @@ def test_all_candidates_give_the_same_bits(sizes: tuple[int, int, int]) -> None:
     found = []
     quick = host_tuning.quick_spec("nn")
     assert quick is not None
-    for plan in (plan_cpu_gemm(quick, CPU_ARCHITECTURES[quick.architecture]), *host_tuning.candidates("nn")):
+    plans = plan_cpu_gemm(quick, CPU_ARCHITECTURES[quick.architecture]), *host_tuning.candidates("nn")
+    functions = [LoadedLibrary(compile_host_plan(plan), plan.sequence).function for plan in plans]
+    for function in (first_function("nn"), *functions):
         out = np.empty((m, n), np.float32)
-        arguments = [m, n, k, 1.0, a.ctypes.data, k, b.ctypes.data, n, 0.0, out.ctypes.data, n]
-        assert LoadedLibrary(compile_host_plan(plan), plan.sequence).function(*arguments) == 0
+        assert function(m, n, k, 1.0, a.ctypes.data, k, b.ctypes.data, n, 0.0, out.ctypes.data, n) == 0
         found.append(out)
     np.testing.assert_allclose(found[0], a @ b, rtol=1e-3, atol=1e-3)
     assert len(found) > 2 and all((one == found[0]).all() for one in found)
+
+
+def arrays(letters: str, m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    orders: dict[str, Literal["C", "F"]] = {"n": "C", "t": "F"}
+    shapes = (m, k), (k, n)
+    a, b = (np.asarray(RNG.standard_normal(shape, np.float32), order=orders[one]) for one, shape in zip(letters, shapes, strict=True))
+    return a, b
+
+
+@pytest.mark.parametrize("letters", ["nn", "tt"])
+def test_first_products_have_the_bits_of_later_ones(monkeypatch: pytest.MonkeyPatch, letters: str) -> None:
+    monkeypatch.setattr(native, "_known", {})
+    monkeypatch.setattr(native, "host_plan_is_cached", lambda plan: True)  # none serves but the one that is meant to
+    done = Event()
+    first = FirstProducts(lambda a, b: done.wait())
+    for sizes in ((7, 5, 3), (1, 60, 90), (60, 1, 90), (13, 3, 77), (5, 4, 300), (2, 8, 1000), (100, 33, 600), (4, 4, 1), (1, 1, 9)):
+        a, b = arrays(letters, *sizes)
+        np.testing.assert_array_equal(first(a, b), ops.matmul(a, b, alpha=1.0, beta=0.0))
+    for one, other in ((a.astype(np.float64), b.astype(np.float64)), (a, b[:-1]), (a, b[0]), (a, b.tolist()), (a[:0], b)):
+        assert first(one, other) is None
+    a, b = arrays("nn", 7, 8, 9)
+    assert first(a[:, ::-1], b) is None and first(a, b[::-1]) is None
+    done.set()
+    first.wait()
+    assert first(a, b) is None  # all is ready
+
+
+def test_first_products_prepare_later_ones_once() -> None:
+    prepared, a, b = [], integers(9, 8), integers(8, 7)
+    first = FirstProducts(lambda *given: prepared.append(given))
+    while (found := first(a, b)) is not None:
+        np.testing.assert_array_equal(found, a @ b)
+    assert len(prepared) == 1 and prepared[0][0] is a and prepared[0][1] is b
 
 
 def test_no_kernel_is_timed_unasked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
