@@ -31,6 +31,12 @@ def of_program(find: Callable[[Program], Property]) -> Callable[[Program], Prope
 
 
 @of_program
+def opcodes(program: Program) -> frozenset[str]:
+    """The opcodes of a program's instructions, those that end blocks left out."""
+    return frozenset(inst.opcode for block in program.blocks for inst in block.body)
+
+
+@of_program
 def mentions(program: Program) -> Counter[str]:
     """Number of mentions of each register in a program."""
     found: Counter[str] = Counter()

@@ -33,6 +33,7 @@ class Operation(IntEnum):
     UNSUPPORTED = 12
     BLAS = 13
     FORGET = 14
+    PLACE_CONTENTS = 15
 
 
 class StreamEvent(IntEnum):

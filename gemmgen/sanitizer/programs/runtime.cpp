@@ -32,7 +32,8 @@ namespace {
 
 // Numbers of the messages; gemmgen/sanitizer/programs/messages.py has the same.
 enum Operation : uint32_t {
-  LOAD_MODULE = 1, FIND_VARIABLE, FIND_KERNEL, LAUNCH, ALLOCATE, RELEASE, COPIED, STREAM, TENSOR_MAP, TEXTURE, MISUSE, UNSUPPORTED, BLAS, FORGET
+  LOAD_MODULE = 1, FIND_VARIABLE, FIND_KERNEL, LAUNCH, ALLOCATE, RELEASE, COPIED, STREAM, TENSOR_MAP, TEXTURE, MISUSE, UNSUPPORTED, BLAS, FORGET,
+  PLACE_CONTENTS
 };
 enum StreamEvent : uint32_t { CREATE = 1, CREATE_UNORDERED, DESTROY, SYNCHRONIZE, SYNCHRONIZE_ALL, RECORD, WAIT, SYNCHRONIZE_EVENT };
 enum MemoryKind : uint32_t { DEVICE, MANAGED, PINNED };
@@ -70,6 +71,7 @@ struct Array { cudaChannelFormatDesc format; cudaExtent extent; void* data; size
 std::recursive_mutex guard;
 int channel = -1;
 size_t arena = 0;
+std::atomic<bool> contents_wait{false};
 char* window = nullptr;  // the same memory at another address, which this library may always touch
 std::map<const void*, Kernel*> kernels;
 std::set<const Kernel*> kernel_set;
@@ -311,7 +313,16 @@ bool on_device(const void* pointer) {
   return (uintptr_t)pointer - BASE < arena;
 }
 
-char* reachable(const void* pointer) { return on_device(pointer) ? window + ((uintptr_t)pointer - BASE) : (char*)pointer; }
+// Where this library may touch memory. Results of launches that were not run again come to device memory when something is to look at it.
+char* reachable(const void* pointer) {
+  if (!on_device(pointer)) return (char*)pointer;
+  if (contents_wait) {
+    std::lock_guard<std::recursive_mutex> lock(guard);
+    if (contents_wait) ask(PLACE_CONTENTS, "");
+    contents_wait = false;
+  }
+  return window + ((uintptr_t)pointer - BASE);
+}
 
 std::map<uintptr_t, Allocation>::iterator allocation_of(const void* pointer) {
   auto found = allocations.upper_bound((uintptr_t)pointer);
@@ -536,6 +547,8 @@ Error launch_now(Kernel* kernel, const LaunchShape& shape, const std::string& pa
     // Memory that the kernel wrote and the host sees may not be touched before the host has waited.
     uint32_t count = 0;
     if (answer.size() >= 4) memcpy(&count, answer.data(), 4);
+    contents_wait = count >> 31;
+    count &= 0x7fffffff;
     for (uint32_t i = 0; i < count && answer.size() >= 4 + 16 * (i + 1); ++i) {
       uint64_t range[2];
       memcpy(range, answer.data() + 4 + 16 * i, 16);

@@ -7,7 +7,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -22,6 +22,7 @@ from gemmgen.emulator.counters import CounterObserver, Counters
 from gemmgen.emulator.demangling import qualified_name
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, Misaligned, OutOfBounds, ParseError, ReadOnly, Trapped, UnknownInstruction
 from gemmgen.emulator.memory import GLOBAL_BASE, Region
+from gemmgen.emulator.program_properties import opcodes
 from gemmgen.emulator.schedule import Schedule
 from gemmgen.emulator.textures import AddressMode
 from gemmgen.hardware.tensor_map import Element, Fill, Interleave, L2Promotion, Swizzle, TensorMap
@@ -30,6 +31,7 @@ from gemmgen.sanitizer.programs import blas
 from gemmgen.sanitizer.programs.fat_binaries import ptx_of
 from gemmgen.sanitizer.programs.messages import BadMessage, Body, Frame, MemoryKind, Operation, StreamEvent, limit_of
 from gemmgen.sanitizer.programs.places import Places
+from gemmgen.sanitizer.programs.repeats import KnownLaunches, size_on
 from gemmgen.sanitizer.programs.streams import Conflict, StreamOrder
 
 _INVALID_VALUE, _OUT_OF_MEMORY, _INVALID_CONFIGURATION, _INVALID_FUNCTION = 1, 2, 9, 98
@@ -43,16 +45,8 @@ _MAX_NAMES = 1000
 """Kernels and calls of a report that nobody could run or has."""
 _MAX_MODULES, _MAX_MODULE_BYTES = 4096, 256 << 20
 _MAX_KERNELS = 1 << 16
-_MAX_LAUNCHES = 1 << 16
-"""Different launches whose repetition is known."""
 _MAX_STACKS = 1 << 12
 """Different lists of calls that allocations are remembered with."""
-_MAX_CONTENT_BYTES, _MAX_KEPT_BYTES = 64 << 20, 512 << 20
-"""Bytes of memory that are kept of one launch, to know a repeated one by, and of all of them."""
-_LARGE_INPUT = 1 << 20
-"""Bytes from which an allocation that a launch only reads is known by its version."""
-_MAX_CHANGING_RUNS = 32
-"""Runs of a launch that always meets other memory, after which it is no longer expected to meet the same again."""
 _ELEMENTS: tuple[Element, ...] = get_args(Element)
 _PACKED = {len(_ELEMENTS): (4, False), len(_ELEMENTS) + 1: (4, True), len(_ELEMENTS) + 2: (6, True)}
 """CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B, _16U4_ALIGN16B and _16U6_ALIGN16B: bits of a number, and whether 16 of them are padded to 16 bytes
@@ -172,11 +166,8 @@ class Session:
         """True once there is memory that host and kernels share."""
         self._launch_findings: list[tuple[Finding, ...]] = []
         self._others: dict[tuple[str, str], Finding] = {}
-        self._versions: dict[int, int] = {}
-        self._clock = 0
-        self._repeated: dict[bytes, _Repeated] = {}
+        self._known = KnownLaunches(self.device, size_on(self.device))
         self._last_launch = b""
-        self._kept_bytes = 0
         self._counted: dict[str, CounterObserver] = {}
         self._stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
         self._module_bytes = 0
@@ -200,6 +191,7 @@ class Session:
             Operation.UNSUPPORTED: self._unsupported,
             Operation.BLAS: self._blas,
             Operation.FORGET: self._forget,
+            Operation.PLACE_CONTENTS: self._place_contents,
         }
 
     # -- the connection ------------------------------------------------------------------------------------------
@@ -292,16 +284,10 @@ class Session:
         key = sha256(struct.pack("<Q10I", module_number, *shape, shared) + name.encode() + b"\0" + parameters).digest()
         self._in_a_row = self._in_a_row + 1 if key == self._last_launch else 1
         self._last_launch = key
-        if len(self._repeated) >= _MAX_LAUNCHES and key not in self._repeated:
-            del self._repeated[next(iter(self._repeated))]
-        repeated = self._repeated.setdefault(key, _Repeated())
-        if 0 < self.settings.repeats < self._in_a_row or self._is_known(repeated):
+        if 0 < self.settings.repeats < self._in_a_row or self._known.put_in_place(key):
             totals.skipped += 1
             self._before.clear()
-            return struct.pack("<I", 0)
-        repeated.runs += 1
-        expected = {start: number for start, number in repeated.touched.items() if start not in repeated.by_version}
-        before = self._contents(expected) if repeated.runs < _MAX_CHANGING_RUNS else {}
+            return struct.pack("<I", self._known.is_pending << 31)
         began = time.perf_counter()
         attempts: list[CounterObserver] = []
 
@@ -338,7 +324,7 @@ class Session:
         if attempts:
             counted = self._counted.setdefault(label, CounterObserver())
             counted.absorb(attempts[-1].observed(), self.device.kernel(module, name))
-        self._note_launch(result, module, repeated, before)
+        self._note_launch(result, module, key)
         if self.order.is_used:
             work = self.order.enqueue(stream, label)
             for touched in result.touched:
@@ -371,65 +357,19 @@ class Session:
         if self.child is not None and self.child.poll() is not None:
             raise ProgramEnded(f"the program ended while a kernel was running: {done} of {total} blocks were done")
 
-    def _note_launch(self, result: DeviceLaunch, module: DeviceModule, repeated: _Repeated, before: dict[int, np.ndarray]) -> None:
-        """Versions of the memory that the launch changed, and its effect, if that depends on nothing but memory of the device."""
-        self._clock += 1
-        everything = {touched.region.start for touched in result.touched}
-        changed = [touched.region.start for touched in result.touched if touched.is_changed]
-        for start in changed:
-            self._versions[start] = self._clock
+    def _note_launch(self, result: DeviceLaunch, module: DeviceModule, key: bytes) -> None:
+        """The memory that the launch changed, and whether its effect depends on nothing but memory of the device."""
         variables = {placed.offset for placed in module.places.values()}
-        plain = all(start in variables or self._kind(start) == MemoryKind.DEVICE for start in everything)
+        plain = all(each.region.start in variables or self._kind(each.region.start) == MemoryKind.DEVICE for each in result.touched)
         strays = any(isinstance(finding, OutOfBounds) for finding in result.findings)
+        used = opcodes(result.program) if result.program is not None else frozenset()
+        # Reads of textures and accesses to surfaces are not among the memory that was touched.
+        by_textures: set[int] = set()
+        if used & {"tex", "tld4"}:
+            texels = [self.device.region_of(texture.base + GLOBAL_BASE) for texture in self.device.textures]
+            by_textures = {region.start for region in texels if region is not None}
         alone = plain and not result.engines_moved and not result.output and result.error is None and not strays
-        repeated.touched = {start: self._number(start) for start in everything} if alone else {}
-        repeated.before, repeated.after = {}, {}
-        large = {each.region.start for each in result.touched if each.region.stop - each.region.start > _LARGE_INPUT}
-        repeated.by_version = frozenset(large.difference(changed))
-        if alone and everything - repeated.by_version <= before.keys():
-            repeated.before = {start: before[start] for start in everything - repeated.by_version}
-            repeated.after = self._contents({start: self._number(start) for start in changed})
-            self._kept_bytes += sum(len(each) for each in (*repeated.before.values(), *repeated.after.values()))
-            if self._kept_bytes > _MAX_KEPT_BYTES:
-                for other in self._repeated.values():
-                    if other is not repeated:
-                        other.before, other.after = {}, {}
-                self._kept_bytes = 0
-        repeated.versions = {start: self._versions.get(start, 0) for start in everything}
-
-    def _is_known(self, repeated: _Repeated) -> bool:
-        """True if a launch meets the memory that it has met before; its results are put in place then."""
-        if not repeated.before or any(self._number(start) != number for start, number in repeated.touched.items()):
-            return False
-        if all(self._versions.get(start, 0) == version for start, version in repeated.versions.items()):
-            return all(np.array_equal(repeated.before[start], after) for start, after in repeated.after.items())
-        if any(self._versions.get(start, 0) != repeated.versions[start] for start in repeated.by_version):
-            return False
-        if not all(np.array_equal(self._content(start, before), before) for start, before in repeated.before.items()):
-            return False
-        for start, after in repeated.after.items():
-            if not np.array_equal(repeated.before[start], after):
-                self._content(start, after)[:] = after
-                self._touch_version(start)
-        repeated.versions = {start: self._versions.get(start, 0) for start in repeated.touched}
-        return True
-
-    def _contents(self, regions: Mapping[int, int]) -> dict[int, np.ndarray]:
-        """Copies of these allocations, where they are the same ones still; none if they are too large."""
-        known = {region.start: region for region in self.device.allocations() if region.start in regions} if regions else {}
-        same = [region for region in known.values() if self._number(region.start) == regions[region.start]]
-        if sum(region.stop - region.start for region in same) > _MAX_CONTENT_BYTES:
-            return {}
-        return {region.start: self.device.memory[region.start : region.stop].copy() for region in same}
-
-    def _content(self, start: int, like: np.ndarray) -> np.ndarray:
-        content: np.ndarray = self.device.memory[start : start + len(like)]
-        return content
-
-    def _number(self, start: int) -> int:
-        """The number of the allocation at a place; 0 for variables of modules."""
-        owner = self._owners.get(start + GLOBAL_BASE)
-        return owner.number if owner is not None else 0
+        self._known.note(key, result.touched, by_textures, alone and not used & {"suld", "sust"})
 
     def _kind(self, start: int) -> MemoryKind | None:
         owner = self._owners.get(start + GLOBAL_BASE)
@@ -455,7 +395,7 @@ class Session:
         self._owners[address] = _Owner(call, MemoryKind(kind), self._kept(frames), number)
         self._allocated += size
         self.report.most_bytes = max(self.report.most_bytes, self._allocated)
-        self._touch_version(address - GLOBAL_BASE)
+        self._known.renew(address - GLOBAL_BASE)
         return struct.pack("<Q", address)
 
     def _kept(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -488,7 +428,7 @@ class Session:
         self.device.free(address)
         self.order.forget(region.start)
         self._freed[address] = (owner, self._kept(frames))
-        self._touch_version(region.start)
+        self._known.renew(region.start)
         return b""
 
     def _forget(self, body: Body) -> bytes:
@@ -499,15 +439,14 @@ class Session:
             raise BadMessage(f"0x{address:x} is no allocation")
         start = address - GLOBAL_BASE
         self.device.note_unwritten(address)
-        self._touch_version(start)
-        for repeated in self._repeated.values():
-            if start in repeated.touched:
-                repeated.before = {}  # to skip it would leave the memory marked as unwritten
+        self._known.renew(start)  # to skip a launch would leave the memory marked as unwritten
         return b""
 
-    def _touch_version(self, start: int) -> None:
-        self._clock += 1
-        self._versions[start] = self._clock
+    def _place_contents(self, body: Body) -> bytes:
+        """The host is going to look at memory of the device."""
+        body.end()
+        self._known.place_contents()
+        return b""
 
     def _region(self, address: int, count: int) -> Region:
         region = self.device.region_of(address)
@@ -531,7 +470,7 @@ class Session:
         if target:
             region = self._region(target, count)
             self.device.note_written(target, count)
-            self._touch_version(region.start)
+            self._known.change(region.start)
             self._last_launch = b""
             if work is not None:
                 self._conflicts(self.order.touch_bytes(work, region, target - GLOBAL_BASE - region.start, count, True), frames)
@@ -671,6 +610,7 @@ class Session:
         values, factors = body.numbers(f"{numbers}q"), body.reals(scalars)
         body.end()
         self._before.clear()
+        self._known.place_contents()
         memory = blas.Memory(self.device.memory, self.device.region_of)
         try:
             with np.errstate(all="ignore"):
@@ -695,7 +635,7 @@ class Session:
                     self._tell("library-unwritten-read", "read of unwritten memory by a library", "error", text, frames)
             if part.writes:
                 self.device.note_written(part.address, part.count)
-                self._touch_version(region.start)
+                self._known.change(region.start)
             if work is not None:
                 self._conflicts(
                     self.order.touch_bytes(work, region, part.address - GLOBAL_BASE - region.start, part.count, part.writes), frames
@@ -798,23 +738,6 @@ class _Refused(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status, self.text = status, text
-
-
-@dataclass
-class _Repeated:
-    """Launches with the same kernel, shape and parameters."""
-
-    runs: int = 0
-    touched: dict[int, int] = field(default_factory=dict)
-    """Numbers of the allocations that the last one touched, by their start; empty if it had other effects than on memory."""
-    before: dict[int, np.ndarray] = field(default_factory=dict)
-    """Bytes of those allocations before the launch, if they were kept."""
-    by_version: frozenset[int] = frozenset()
-    """Large allocations that the last run only read: their versions stand for their bytes."""
-    after: dict[int, np.ndarray] = field(default_factory=dict)
-    """Bytes of the allocations that the launch changed, as it left them."""
-    versions: dict[int, int] = field(default_factory=dict)
-    """Versions of the memory that it touched, after it."""
 
 
 def _status_of(error: EmulatorError) -> int:
