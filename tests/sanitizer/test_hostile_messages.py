@@ -14,6 +14,7 @@ import pytest
 
 from gemmgen.emulator.errors import BadLaunch, ParseError
 from gemmgen.emulator.ptx import parse
+from gemmgen.sanitizer.programs import repeats
 from gemmgen.sanitizer.programs import session as sessions
 from gemmgen.sanitizer.programs.blas import Memory, Refusal
 from gemmgen.sanitizer.programs.messages import BadMessage, Body, Operation
@@ -71,7 +72,8 @@ def test_a_list_of_files_that_is_cut_off_is_a_message(end: str) -> None:
 
 
 def test_what_a_session_remembers_is_bounded(attacker: Attacker, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_MAX_KERNELS", "_MAX_LAUNCHES", "_MAX_NAMES", "_MAX_STACKS"):
+    monkeypatch.setattr(repeats, "_MAX_LAUNCHES", 5)
+    for name in ("_MAX_KERNELS", "_MAX_NAMES", "_MAX_STACKS"):
         monkeypatch.setattr(sessions, name, 5)
     for number in range(9):
         shape = struct.pack("<Q12I", 0, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, 0, 0)
@@ -81,7 +83,9 @@ def test_what_a_session_remembers_is_bounded(attacker: Attacker, monkeypatch: py
         where = struct.pack("<IQ", 1, number) + text("/nowhere")
         attacker.send(Operation.ALLOCATE, struct.pack("<QI", 64, 0) + text("cudaMalloc") + where)
     session = attacker.session
-    assert [len(found) for found in (session.report.kernels, session._repeated, session.report.unsupported, session._stacks)] == [5] * 4
+    assert [len(found) for found in (session.report.kernels, session._known._launches, session.report.unsupported, session._stacks)] == [
+        5
+    ] * 4
 
 
 def test_modules_are_bounded_together(attacker: Attacker, monkeypatch: pytest.MonkeyPatch) -> None:
