@@ -164,7 +164,7 @@ class KnownLaunches:
         return True
 
     def _identify(self, known: _Known, limit: int) -> None:
-        """Looks for the contents that a launch touches among those that are kept, and keeps them, unless they have more than `limit` bytes."""
+        """Looks for the contents that a launch touches among those that are kept, and keeps them if they have at most `limit` bytes."""
         chosen = {start: self._size_of(start) for start, is_changed in known.touched.items()}
         chosen = {start: size for start, size in chosen.items() if known.touched[start] or size <= _LARGE_INPUT}
         if sum(chosen.values()) > limit:
