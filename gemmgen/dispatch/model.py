@@ -169,7 +169,10 @@ def _wave_clocks(work: Any, device: Device, p: Parameters, blocks: Any, sms: Any
 def _norm(values: Sequence[object], exponent: float, maths: _Maths) -> Any:
     largest = reduce(maths.most, values)
     scale = maths.most(largest, 1e-30)
-    return largest * sum((value / scale) ** exponent for value in values) ** (1 / exponent)
+    parts = [value / scale for value in values]
+    # Products make cubes of a column in a tenth of the time of a power.
+    powers = [part * part * part for part in parts] if exponent == 3 else [part**exponent for part in parts]
+    return largest * sum(powers) ** (1 / exponent)
 
 
 def operation_rate(device: Device, unit: str) -> Figure:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import SpecError
@@ -22,6 +22,10 @@ from gemmgen.hardware.target import DEVICES, Device
 from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.requests import Request
 from gemmgen.kernels.spec_files import load_spec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SCHEMA_VERSION = 1
 NEIGHBOURS = 8
@@ -120,23 +124,29 @@ class Table:
     def near(self, request: Request, without: Row | None = None) -> Near:
         """The rows of the request's family with their distances, nearest first; ``without`` leaves one out. Only a row for this very
         problem has none: not one beside which a residual is read."""
-        rows = self._by_kind.get(request.kind, [])
-        distances = [one or ALMOST * (row.request.adds != request.adds) for one, row in zip(self._distances(request), rows, strict=True)]
-        order = sorted(range(len(rows)), key=distances.__getitem__)
-        return Near((distances[place], rows[place]) for place in order if rows[place] is not without)
+        import numpy as np
 
-    def _distances(self, request: Request) -> list[float]:
+        rows = self._by_kind.get(request.kind, [])
+        distances = self._distances(request)
+        for place in np.flatnonzero(distances == 0):
+            distances[place] = ALMOST * (rows[place].request.adds != request.adds)
+        order = np.argsort(distances, kind="stable")
+        near = zip(distances[order].tolist(), order.tolist(), strict=True)
+        return Near((distance, rows[place]) for distance, place in near if rows[place] is not without)
+
+    def _distances(self, request: Request) -> NDArray[np.float64]:
         """Distances of all rows of the request's family, as ``request_distance`` has them, in one go."""
         import numpy as np
 
         rows = self._by_kind.get(request.kind, [])
         if not rows:
-            return []
+            return np.zeros(0)
         sizes, kinds, traits = self._places(request.kind)
         wanted = np.log2(np.maximum(np.array(request.sizes, float), 0.5))
         differing = np.array([sum(a != b for a, b in zip(request.traits, other, strict=True)) for other in traits])
         squares = ((sizes - wanted) ** 2).sum(axis=1)
-        return [float(one) for one in np.sqrt(squares + differing[kinds] * TRAIT_DISTANCE**2)]
+        found: NDArray[np.float64] = np.sqrt(squares + differing[kinds] * TRAIT_DISTANCE**2)
+        return found
 
     def _places(self, kind: str) -> tuple[Any, Any, list[tuple[str, ...]]]:
         """Logarithms of the sizes of a family's rows, and for each the place of its traits in a list of all."""
