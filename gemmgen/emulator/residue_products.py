@@ -6,6 +6,7 @@ import numpy as np
 
 from gemmgen.emulator import residues, tensor_core
 from gemmgen.emulator.arithmetic import Arithmetic
+from gemmgen.emulator.residue_words import whole_words
 from gemmgen.emulator.residues import Array
 
 _SCALES = {"tf32": 26, "bf16": 32, "f16": 32, "e4m3": 32, "e5m2": 32, "e2m1": 32}
@@ -13,6 +14,7 @@ _SCALES = {"tf32": 26, "bf16": 32, "f16": 32, "e4m3": 32, "e5m2": 32, "e2m1": 32
 _FP8 = ("e4m3", "e5m2")
 _SHORT = (*_FP8, "e2m1")
 """Types whose sums of products are exact in float32."""
+_IN_WORDS = (*_FP8, "s8")
 _EXACT_DEPTH = 64
 _WGMMA_FP8 = 2
 _OTHERS = 1
@@ -50,8 +52,16 @@ def multiply_add_scaled(arithmetic: Arithmetic, a: Array, b: Array, types: tuple
     return residues.words(residues.folded(total + c))
 
 
+def adds_residues(types: tuple[str, str]) -> bool:
+    """True if products of integers are sums of residues in the present run, because elements are parts of words."""
+    return whole_words.get() is not None and set(types) <= set(_IN_WORDS)
+
+
 def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Array:
     """Sums of products as uint64 below 2^63."""
+    if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS):
+        total = _sums_of_halves(drawn.of_factors(a), drawn.of_whole_factors(b))
+        return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
     if residues.interned.get() is not None and residues.CODE_BITS[types[0]] == 16:
         own = (residues.of_codes(matrix, type_name) for matrix, type_name in zip((a, b), types, strict=True))
         total = _long_products(*own)
@@ -68,12 +78,16 @@ def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Arra
 
 
 def _long_products(a: Array, b: Array) -> Array:
-    """Sums of products of residues, up to a depth of 2^14: halves of 16 bits of A times B are exact in float64 up to a depth of 64, with
-    sums below 2^53."""
-    right = b.astype(np.float64)
-    halves = [((a >> shift) & np.uint64(0xFFFF)).astype(np.float64) for shift in (np.uint64(16), np.uint64(0))]
+    """Sums of products of residues."""
+    high, low = (((a >> shift) & np.uint64(0xFFFF)).astype(np.float64) for shift in (np.uint64(16), np.uint64(0)))
+    return _sums_of_halves((high, low), b.astype(np.float64))
+
+
+def _sums_of_halves(halves: tuple[Array, Array], right: Array) -> Array:
+    """Sums of products up to a depth of 2^14: halves of 16 bits of A times B are exact in float64 up to a depth of 64, with sums below
+    2^53."""
     total: Array | None = None
-    for begin in range(0, a.shape[-1], _EXACT_DEPTH):
+    for begin in range(0, right.shape[-1], _EXACT_DEPTH):
         part = slice(begin, begin + _EXACT_DEPTH)
         high, low = (tensor_core.exact_product(half[..., part], right[..., part]).astype(np.uint64) for half in halves)
         low += residues.folded(high) << np.uint64(16)

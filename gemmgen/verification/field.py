@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,11 @@ from gemmgen.emulator import NoFieldMeaning, residues
 from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.data_flow import ProgramFlow, flow_of
 from gemmgen.emulator.data_loads import DataLoads
+from gemmgen.emulator.residue_words import WORD_BYTES, Words, whole_words
+from gemmgen.emulator.whole_words import multiplies_on_tensor_cores, sums_only_move, words_taken_apart
 from gemmgen.kernels import family, has_part, part
 from gemmgen.kernels.family import Case, FieldPart, KernelPlan
+from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.planning import plan as plan_of
 from gemmgen.runtime.emulation import EmulatorBackend, KernelFault
 from gemmgen.toolchain.compilation import compile_plan
@@ -51,6 +54,9 @@ _KEPT = ("f32", "bf16", "f16")
 METHOD = 3
 """Version of the claims: certificates quote no record of another one."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+_Codes = Literal["numbers", "kept", "words"]
+"""The residues that codes of elements stand for: a code times 2^16; one of different random residues, for each code of 16 bits, which
+rounding keeps; and for elements of 8 bits as well, by the words that four of them lie in."""
 FIRST_PAIRED_ARCHITECTURE = "sm_80"
 """The oldest architecture whose conversions to bfloat16 are instructions; before, they are integer arithmetic on real bits."""
 
@@ -159,13 +165,20 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, bits: int = 
             return report("not claimed", f"a choice depends on data: {choices[0].text.strip()}", 0, 0.0, sizes)
     elements, total, miss_bits = 0, 0, math.inf
     for case in cases:
-        kept = miss_bits_of_kept_codes(plan, oracle, case) if stages is None else 0.0
-        ways = [(kept, True)] * (_runs(bits, kept) <= _runs(bits, by_hashes)) + [(by_hashes, False)]
-        for per_run, keeps in ways:
+        chances: dict[_Codes, float] = {"numbers": by_hashes}
+        if stages is None:
+            chances["kept"] = miss_bits_of_kept_codes(plan, oracle, case)
+            chances["words"] = miss_bits_of_words(plan, binary, oracle, case)
+        ways = [way for way in ("words", "kept") if _runs(bits, chances.get(way, 0.0)) <= _runs(bits, by_hashes)]
+        for way in (*ways, "numbers"):
+            per_run = chances[way]
             runs = _runs(bits, per_run)
             try:
                 for seed in range(runs):
-                    wrong, compared, doubt = _run(plan, binary, reference, case, seed, keeps)
+                    wrong, compared, doubt = _run(plan, binary, reference, case, seed, way)
+                    if way == "words" and (wrong or doubt):
+                        # Words of which the elements are not used in the order that they lie in show nothing.
+                        raise OverflowError
                     if doubt:
                         return report("not claimed", doubt, seed + 1, 0.0, case.dimensions)
                     if wrong:
@@ -175,6 +188,8 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, bits: int = 
                 # The instance rounds more numbers than it stores.
                 continue
             except KernelFault as fault:
+                if way == "words":
+                    continue
                 if isinstance(fault.__cause__, NoFieldMeaning):
                     return report("not claimed", str(fault.__cause__).splitlines()[0])
                 return report("wrong", str(fault), total + 1, 0.0, case.dimensions)
@@ -229,6 +244,46 @@ def miss_bits_of_kept_codes(plan: KernelPlan, oracle: FieldOracle, case: Case) -
     return -math.log2(chance) if pool > degree else 0.0
 
 
+def miss_bits_of_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, case: Case) -> float:
+    """Bits of confidence of one run in which each four elements of 8 bits that lie in a word have the residues of the word: the degree over
+    the residues that are drawn from. 0 for instances that may take words apart, or use other types."""
+    names = _names_in_words(plan, oracle)
+    arrays = [array for array in plan.sequence.arrays if array.role != "workspace"]
+    others = [array for array in arrays if array.name not in names]
+    integers = [array for array in others if array.type == "s32" and not array.reads]
+    if not names or any(array.type not in (*_KEPT, "s64") for array in others if array not in integers):
+        return 0.0
+    if any(word_axis(array, case) is None for array in arrays if array.name in names):
+        return 0.0
+    programs = programs_of(plan, binary)
+    multiplying = [program for program in programs if multiplies_on_tensor_cores(program)]
+    # Launches without tensor cores only add what earlier ones stored.
+    if programs[: len(multiplying)] != multiplying or any(words_taken_apart(program) for program in multiplying):
+        return 0.0
+    if integers and not all(sums_only_move(program) for program in programs):
+        return 0.0
+    drawn, pool = _kept_codes(plan, case)
+    degree = oracle.degree(plan)
+    chance = degree / (residues.MODULUS - (1 << 17)) + (0.0 if drawn <= pool else degree / max(pool, 1))
+    return -math.log2(chance) if pool > degree else 0.0
+
+
+def _names_in_words(plan: KernelPlan, oracle: FieldOracle) -> tuple[str, ...]:
+    names: tuple[str, ...] = getattr(oracle, "in_words", lambda plan: ())(plan)
+    return names
+
+
+def word_axis(array: ArrayArgument, case: Case) -> int | None:
+    """The axis along which an array of bytes consists of whole words; None if there is none."""
+    shape = [extent.evaluate(case.dimensions) for extent in array.shape]
+    strides = [stride.evaluate(case.dimensions) for stride in array.strides]
+    axes = [axis for axis, stride in enumerate(strides) if stride == 1]
+    apart = [case.offsets.get(array.name, 0), *(stride for stride in strides if stride != 1)]
+    if len(axes) != 1 or shape[axes[0]] % WORD_BYTES or any(distance % WORD_BYTES for distance in apart):
+        return None
+    return axes[0]
+
+
 def _kept_codes(plan: KernelPlan, case: Case) -> tuple[int, int]:
     """Elements of 16 bits that are drawn, and codes to draw them from."""
     counts = {reads: 0 for reads in (True, False)}
@@ -250,19 +305,27 @@ def _run(
     reference: Reference,
     case: Case,
     seed: int,
-    keeps: bool = False,
+    way: _Codes = "numbers",
 ) -> tuple[str, int, str]:
-    """One run: the first wrong element, the number of elements compared, and why nothing can be claimed. ``keeps`` codes of 16 bits."""
+    """One run: the first wrong element, the number of elements compared, and why nothing can be claimed."""
     rng = np.random.default_rng([seed, case.seed])
     elements, pool = _kept_codes(plan, case)
     most = residues.POISONED - 1
     # Instances also round sums of rows and columns beyond the result's, which they do not store.
     results = max(most - pool, min(_ROUNDED * (most - pool) + _ROUNDED_MORE, most - elements))
-    token = residues.interned.set(residues.Interned(rng, elements, results) if keeps else None)
+    token = residues.interned.set(residues.Interned(rng, elements, results) if way != "numbers" else None)
+    of_words = whole_words.set(Words(rng, _words_of(plan, reference, case)) if way == "words" else None)
     try:
         return _run_on(plan, binary, reference, case, seed, rng)
     finally:
         residues.interned.reset(token)
+        whole_words.reset(of_words)
+
+
+def _words_of(plan: KernelPlan, reference: Reference, case: Case) -> int:
+    names = _names_in_words(plan, reference.oracle)
+    arrays = [array for array in plan.sequence.arrays if array.name in names]
+    return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) // WORD_BYTES for array in arrays)
 
 
 def _run_on(
@@ -334,6 +397,11 @@ def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: 
         piece.fill(oracle_of(plan.spec.kind).fill(plan, case, name, shape, own))
     elif type_name in ("s32", "u32"):
         piece.fill(rng.integers(-(1 << 20) if type_name == "s32" else 0, 1 << 20, shape))
+    elif (drawn := whole_words.get()) is not None and ELEMENTS[type_name].bytes == 1:
+        axis = word_axis(piece.array, case)
+        assert axis is not None
+        along = np.moveaxis(piece.view, axis, -1)
+        along.view(np.uint8)[...] = drawn.draw((*along.shape[:-1], along.shape[-1] // WORD_BYTES)).view(np.uint8)
     elif (kept := residues.interned.get()) is not None:
         if type_name == "f32":
             piece.view.view(np.uint32)[...] = residues.without_code(rng.integers(0, residues.MODULUS, shape, dtype=np.uint32))
@@ -390,6 +458,8 @@ class Reference:
         Raises ``PlanError`` if there is no plain kernel."""
         own = {array.name: self.types.get(array.name, array.type) for array in self.plan.sequence.arrays}
         given = {name: values if own[name] in _PLAIN else _residues_of(own[name], values) for name, values in arrays.items()}
+        if (drawn := whole_words.get()) is not None:
+            given |= self._of_words(drawn, case, arrays)
         if product is not None:
             given["product"] = product
         words = {name: int(np.asarray(value, np.float32).view(np.uint32)) for name, value in scalars.items()}
@@ -402,6 +472,17 @@ class Reference:
             for name, values in self._of_plain_kernel(problem, arrays, given, scalars).items():
                 if name not in skipped:
                     yield name, problem.chosen.get(name, ...), values
+
+    def _of_words(self, drawn: Words, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Residues of the arrays whose elements are parts of words."""
+        found = {}
+        names = _names_in_words(self.plan, self.oracle)
+        for array in (array for array in self.plan.sequence.arrays if array.name in names):
+            axis = word_axis(array, case)
+            assert axis is not None
+            along = np.ascontiguousarray(np.moveaxis(arrays[array.name].view(np.uint8), axis, -1))
+            found[array.name] = np.moveaxis(drawn.of_elements(along), -1, axis)
+        return found
 
     def _of_plain_kernel(
         self,
@@ -467,8 +548,11 @@ def rounded_residues(type_name: str, values: npt.NDArray[Any]) -> npt.NDArray[An
 
 def _compare(name: str, type_name: str, got: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> str:
     """A message about the first element that is another residue; empty if there is none."""
-    if type_name in _INTEGERS:
-        actual: npt.NDArray[Any] = got.astype(np.int64)
+    if type_name == "s32" and whole_words.get() is not None:
+        actual: npt.NDArray[Any] = residues.canonical(residues.read(np.ascontiguousarray(got).view(np.uint32))).reshape(got.shape)
+        wanted = wanted % residues.MODULUS
+    elif type_name in _INTEGERS:
+        actual = got.astype(np.int64)
     else:
         actual = np.ascontiguousarray(got).view(_WORDS[got.itemsize])
     if type_name == "f32":

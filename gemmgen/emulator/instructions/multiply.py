@@ -189,7 +189,7 @@ class _Multiply:
                 own = np.stack([2 * own, 2 * own + 1], axis=-1).reshape(*own.shape[:2], -1)
             chosen = np.take_along_axis(b[:, None], own[:, :, None], axis=3)
             a, b = a.reshape(-1, 1, a.shape[2]), chosen.reshape(-1, *chosen.shape[2:])
-        if self.sum_type == "s32":
+        if self.sum_type == "s32" and not residue_products.adds_residues((self.a_type, self.b_type)):
             sums_of_products = tensor_core.multiply_integers(a, b).reshape(-1, self.rows, self.columns)
             products = self._registers(sums_of_products).view(np.int32)
             sums = tensor_core.accumulate_integers(words.view(np.int32).reshape(products.shape), products, saturate=self.saturates)

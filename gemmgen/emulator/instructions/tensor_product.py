@@ -33,6 +33,7 @@ from gemmgen.emulator.instructions.tensor_memory import SharedOperand, failing
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Negated, Operand, Vector
+from gemmgen.emulator.residue_words import require_whole
 from gemmgen.emulator.transfers import AsyncAccess
 
 _ROW_BYTES, _DEEP_ROW_BYTES = 32, 48
@@ -376,6 +377,8 @@ class _Product:
         """Reads an operand, a part of its rows from each block, when the product happens: [rows of all, depth]."""
         operand, element, transposed = self.operands[which], (form.a, form.b)[which], form.major[which]
         assert operand is not None
+        if transposed:
+            require_whole(1, 1)
         deep = 2 if self.sparse and which == 1 else 1
         if transposed:
             size = _ELEMENT_BYTES.get(element, 1)
@@ -550,7 +553,7 @@ class _Product:
         return np.concatenate(results)
 
     def _step(self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, scales: list[np.ndarray]) -> np.ndarray:
-        if form.sums == "s32":
+        if form.sums == "s32" and not residue_products.adds_residues((form.a, form.b)):
             products = tensor_core.multiply_integers(a.astype(np.int16), b.astype(np.int16))
             total = tensor_core.accumulate_integers(sums.view(np.int32), products, saturate=form.saturates)
             return np.ascontiguousarray(total).view(np.uint32)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gemmgen.emulator import matrix_descriptor, residue_products, tensor_core
+from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.engines.warpgroups import CHUNK_BYTES, GROUP_LANES, WARPS, Issue, Warpgroups
 from gemmgen.emulator.errors import DivergentWarp, InvalidMatrix, UnknownInstruction
@@ -334,13 +335,16 @@ class _Product:
 
     def _sums(self, a: np.ndarray, b: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """A B + D of stacks of matrices."""
+        types = self.a_type, self.b_type
+        if self.sum_type == "s32" and residue_products.adds_residues(types):
+            return residue_products.multiply_add(FIELD, a, b, types, sums.view(np.uint32)).view(np.int32)
         if self.sum_type == "s32":
             products = tensor_core.multiply_integers(a, b)
             return tensor_core.accumulate_integers(sums, products, saturate=self.inst.has("satfinite"))
         arithmetic = self.binder.arithmetic
         if not arithmetic.is_real:
             negated = self.negated[0] != self.negated[1]
-            return residue_products.multiply_add(arithmetic, a, b, (self.a_type, self.b_type), sums, negated=negated, warpgroup=True)
+            return residue_products.multiply_add(arithmetic, a, b, types, sums, negated=negated, warpgroup=True)
         left, right = tensor_core.factor(a, self.a_type), tensor_core.factor(b, self.b_type)
         if self.negated[0] != self.negated[1]:
             left = tensor_core.negated(left)

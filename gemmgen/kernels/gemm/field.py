@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmgen.core.formulas import ceil_div
+from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.emulator import residues
+from gemmgen.emulator.residue_words import WORD_BYTES
 from gemmgen.kernels.family import Case, FieldPart
 from gemmgen.kernels.gemm.grouping import group_rows
 from gemmgen.kernels.gemm.oracle import cases, padded_problem, promised
@@ -54,7 +55,10 @@ def field_cases(plan: GemmPlan) -> list[Case]:
     if padded is not None:
         k, step = padded.dimensions["k"], plan.step_k
         rows, columns = plan.tile_m // 2 + 3, plan.tile_n // 4 + 1
-        several, depths = (plan.tile_m + rows, plan.tile_n + columns), (k, step + step // 2 + 1, step + 1)
+        # Rows of whole words, where elements of 8 bits may be parts of words.
+        unit = WORD_BYTES if in_words(plan) else 1
+        depths = tuple(round_up(depth, unit) for depth in (k, step + step // 2 + 1, step + 1))
+        several = (plan.tile_m + rows, plan.tile_n + columns)
         few = ((plan.tile_m + 3, plan.tile_n + 1), (plan.tile_m + 3, plan.tile_n // 2 + 1))
         sizes = [(*several, depth) for depth in depths] + [(m, n, depth) for m, n in few for depth in depths]
         all_cases.append(_first_that_fits(plan, padded, sizes, _padded))
@@ -206,6 +210,13 @@ def polynomial(
         return None
     product = _product(plan, arrays, scalars)
     return {"C": residues.centred(product) if plan.matrix_c.type == "s32" else product}
+
+
+def in_words(plan: GemmPlan) -> tuple[str, ...]:
+    """Matrices of elements of 8 bits of which each counts by itself."""
+    alone = not plan.packed_factors and not plan.scales and "metadata" not in {array.name for array in plan.sequence.arrays}
+    single = plan.matrix_a.element_bytes == plan.matrix_b.element_bytes == 1
+    return ("A", "B") if alone and single and not isinstance(plan, SplitPrecisionPlan) else ()
 
 
 def unclaimed(plan: GemmPlan) -> tuple[str, ...]:

@@ -1,0 +1,90 @@
+"""Elements of 8 bits over the field where a kernel moves them in whole words.
+
+A code of 8 bits tells only 256 elements apart. Four elements that lie in one word of 32 bits, and that a program moves together from
+memory to a tensor core, have the word's 32 bits: each word that is drawn is the index of four different random residues. The claim holds
+for programs that never take such words apart (`gemmgen.emulator.whole_words`).
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from gemmgen.emulator.errors import NoFieldMeaning
+from gemmgen.emulator.residues import MODULUS
+
+Array = np.ndarray[Any, Any]
+
+WORD_BYTES = 4
+_ODDS = 1 << 31
+_POISON = 0xFFFFFFFF
+_BYTES = tuple(np.uint32(0xFF << shift) for shift in (0, 8, 16, 24))
+
+
+class Words:
+    """The words of one run. Word number i, from 1 on, is i times an odd number modulo 2^32, so that words are different and their
+    numbers are found again by one product. A word with a byte of zeros is none of them, as a part of a word beside zeros would be."""
+
+    def __init__(self, rng: np.random.Generator, count: int) -> None:
+        """So many words that differ from each other."""
+        while True:
+            factor = int(rng.integers(0, _ODDS)) * 2 + 1
+            self._inverse = np.uint32(pow(factor, -1, 1 << 32))
+            products = np.arange(1, count + count // 16 + 64, dtype=np.uint32) * np.uint32(factor)
+            fits = np.logical_and.reduce([products & byte != 0 for byte in _BYTES]) & (products != np.uint32(_POISON))
+            self._codes = products[fits][:count]
+            if len(self._codes) == count:
+                break
+        self._last = np.uint32(int(self._number_of(self._codes).max(initial=0)) + 1)
+        self._drawn = 0
+        self.residues = rng.integers(0, MODULUS, (int(self._last) + 1, WORD_BYTES), dtype=np.uint32)
+        """Residues of the four elements of each word by its number; of zeros first, and of all other words last."""
+        self.residues[0] = 0
+        self._factors = self.residues.astype(np.float64)
+        self._halves = [(self.residues >> np.uint32(16)).astype(np.float64), (self.residues & np.uint32(0xFFFF)).astype(np.float64)]
+
+    def draw(self, shape: tuple[int, ...]) -> Array:
+        """Words that no element has yet."""
+        count = int(np.prod(shape))
+        chosen: Array = self._codes[self._drawn : self._drawn + count].reshape(shape)
+        self._drawn += count
+        return chosen
+
+    def _number_of(self, words: Array) -> Array:
+        numbers: Array = words * self._inverse
+        return numbers
+
+    def _places(self, elements: Array) -> Array:
+        """Numbers of the words along the last axis, which lists bytes."""
+        words = np.ascontiguousarray(elements).view(np.uint32)
+        return np.minimum(self._number_of(words), self._last)
+
+    def of_elements(self, elements: Array) -> Array:
+        """Residues of elements, of which four along the last axis make a word, as 32-bit patterns below the modulus."""
+        return self._taken(self.residues, self._places(elements))
+
+    def of_factors(self, elements: Array) -> tuple[Array, Array]:
+        """The upper and lower 16 bits of the residues, as float64."""
+        places = self._places(elements)
+        return self._taken(self._halves[0], places), self._taken(self._halves[1], places)
+
+    def of_whole_factors(self, elements: Array) -> Array:
+        """The residues as float64."""
+        return self._taken(self._factors, self._places(elements))
+
+    @staticmethod
+    def _taken(table: Array, places: Array) -> Array:
+        found: Array = table.take(places, axis=0).reshape(*places.shape[:-1], -1)
+        return found
+
+
+whole_words: ContextVar[Words | None] = ContextVar("whole_words", default=None)
+"""The words of the present run; None: an element of 8 bits is its code."""
+
+
+def require_whole(first_byte: int, end: int) -> None:
+    """Raises NoFieldMeaning if elements of 8 bits are words, and a copy of such elements begins or ends within one."""
+    if (first_byte % WORD_BYTES or end % WORD_BYTES) and whole_words.get() is not None:
+        raise NoFieldMeaning("a copy takes words of four elements apart")

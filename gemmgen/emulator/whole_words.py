@@ -1,0 +1,148 @@
+"""Programs that move the elements of tensor cores in whole words of 32 bits, as far as the text shows it.
+
+Data are traced backward: from the registers that tensor cores multiply, and from those that are stored where a tensor core may read. The
+trace passes instructions that copy registers of 32 bits or more. It may end at loads of such words, and at constants; nothing that it
+comes to may be computed from bytes of elements, because a wrong byte would go unseen with a probability of 2^-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gemmgen.emulator.data_flow import flow_of, instructions_of, written_by
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.program_properties import of_program
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector, registers_of
+
+_PRODUCTS = ("mma", "wgmma", "tcgen05", "wmma")
+_LOADS = ("ld", "ldu", "ldmatrix")
+_MOVES = ("mov", "shfl", "selp")
+_STORES = ("st", "stmatrix", "red", "atom")
+_FLOATS = ("f32", "bf16", "f16", "bf16x2", "f16x2")
+_WORD = 4
+
+
+class _Sources:
+    """The instructions that write each register."""
+
+    def __init__(self, program: Program) -> None:
+        self.writers: dict[str, list[Instruction]] = {}
+        for inst in instructions_of(program):
+            for name in written_by(inst):
+                self.writers.setdefault(name, []).append(inst)
+
+    def behind(self, names: Iterable[str]) -> tuple[list[Instruction], list[Instruction]]:
+        """Loads that these registers hold whole words of, and the instructions that compute what else they hold."""
+        loads, others = [], []
+        seen, work = set(names), list(names)
+        while work:
+            for inst in self.writers.get(work.pop(), ()):
+                if inst.opcode in _LOADS:
+                    loads.append(inst)
+                elif _moves_words(inst):
+                    work += (new := {register.name for operand in inst.operands[1:] for register in registers_of(operand)} - seen)
+                    seen |= new
+                else:
+                    others.append(inst)
+        return loads, others
+
+    def loads_before(self, inst: Instruction) -> list[Instruction]:
+        """The loads whose values reach an instruction through any others but products and arithmetic on floats, which read whole words."""
+        loads, seen, work = [], {id(inst)}, [inst]
+        while work:
+            each = work.pop()
+            names = {register.name for operand in each.operands[1:] for register in registers_of(operand)}
+            for writer in (writer for name in names for writer in self.writers.get(name, ())):
+                if id(writer) in seen:
+                    continue
+                seen.add(id(writer))
+                if writer.opcode in _LOADS:
+                    loads.append(writer)
+                elif not _computes(writer):
+                    work.append(writer)
+        return loads
+
+
+def _computes(inst: Instruction) -> bool:
+    """True for products of tensor cores and arithmetic on floats, whose operands are numbers and no bytes."""
+    types = set(inst.types)
+    return inst.opcode in _PRODUCTS or (bool(types) and types <= set(_FLOATS) and not _moves_words(inst))
+
+
+def _bytes_of(inst: Instruction) -> int:
+    return TYPE_BYTES.get(inst.type, 0)
+
+
+def _moves_words(inst: Instruction) -> bool:
+    """True if an instruction copies registers of 32 bits or more, and joins or parts them only at words."""
+    if inst.opcode not in _MOVES or (inst.opcode == "shfl" and inst.type != "b32"):
+        return False
+    pieces = max((len(operand.elements) for operand in inst.operands if isinstance(operand, Vector)), default=1)
+    return _bytes_of(inst) >= _WORD * pieces
+
+
+def _loads_words(inst: Instruction) -> bool:
+    if inst.opcode == "ldmatrix":
+        return inst.type == "b16" and not inst.has("trans")
+    return _bytes_of(inst) >= _WORD
+
+
+def _is_of_parameters(inst: Instruction) -> bool:
+    return inst.has("param") or inst.has("const")
+
+
+def _factors(inst: Instruction) -> tuple[Operand, ...]:
+    """The operands that hold elements to be multiplied; descriptors and addresses are traced as well, and lead to no loads of data."""
+    if inst.opcode == "mma":
+        return inst.operands[1:3]
+    return tuple(operand for operand in inst.operands[1:2] if isinstance(operand, Vector)) if inst.opcode == "wgmma" else ()
+
+
+def multiplies_on_tensor_cores(program: Program) -> bool:
+    """True for a program with tensor cores."""
+    return any(
+        inst.opcode in ("mma", "wmma") or (inst.opcode in ("wgmma", "tcgen05") and inst.modifiers[0] in ("mma", "mma_async"))
+        for inst in instructions_of(program)
+    )
+
+
+@of_program
+def words_taken_apart(program: Program) -> str:
+    """The first instruction that may take words of elements apart before a tensor core multiplies them; empty if there is none."""
+    sources = _Sources(program)
+    for inst in instructions_of(program):
+        into_tensor_memory = inst.opcode == "tcgen05" and inst.modifiers[0] in ("st", "cp", "shift")
+        if inst.opcode == "wmma" or into_tensor_memory or (inst.opcode in _PRODUCTS and (inst.has("sp") or inst.has("satfinite"))):
+            return inst.text.strip()
+        traced = [register.name for operand in _factors(inst) for register in registers_of(operand)]
+        if traced:
+            loads, others = sources.behind(traced)
+            if wrong := next((each for each in loads if not _loads_words(each)), None) or next(iter(others), None):
+                return wrong.text.strip()
+        if inst.opcode in _STORES and not inst.has("global"):
+            # What is computed from loads of shared memory, or of arrays, and stored again could be elements.
+            loads, others = sources.behind([register.name for operand in inst.operands[1:] for register in registers_of(operand)])
+            data = [each for each in loads if not _is_of_parameters(each)]
+            if data and _bytes_of(inst) < _WORD:
+                return inst.text.strip()
+            data = [each for each in data if not _loads_words(each)]
+            data += [load for each in others if not _computes(each) for load in sources.loads_before(each)]
+            if any(not _is_of_parameters(each) for each in data):
+                return inst.text.strip()
+    return ""
+
+
+@of_program
+def sums_only_move(program: Program) -> bool:
+    """True if a program has tensor cores, and adds to their results by tensor cores alone and else only moves them in whole words."""
+    roots = {id(inst) for inst in instructions_of(program) if inst.opcode in _PRODUCTS}
+    if not roots:
+        return False
+    for inst, tainted in flow_of(program).spread_from(roots):
+        reads = [register.name for operand in inst.operands for register in registers_of(operand)]
+        if inst.opcode in _PRODUCTS or not tainted.any_of(reads) or _moves_words(inst):
+            continue
+        values = [operand for operand in inst.operands[1:] if isinstance(operand, Register | Vector)]
+        if inst.opcode != "st" or _bytes_of(inst) < _WORD or not values:
+            return False
+    return True
