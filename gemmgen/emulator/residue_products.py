@@ -33,6 +33,9 @@ def multiply_add(
     """D = A B + C of stacks of codes: A [..., rows, depth], B [..., columns, depth], C and D [..., rows, columns] of 32-bit patterns."""
     if arithmetic.name == "tree":
         return _tree(a, b, types, c, negated, warpgroup)
+    if types[0] == "s8":
+        # Patterns of integers below the modulus, which conversions to float32 read as the residues that they are.
+        return residues.words(residues.canonical(_products(a, b, types, negated) + c)).reshape(c.shape)
     total: Array = residues.written(residues.words(residues.folded(_products(a, b, types, negated) + residues.read(c))))
     return total
 
@@ -62,7 +65,8 @@ def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Arra
     if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS):
         total = _sums_of_halves(drawn.of_factors(a), drawn.of_whole_factors(b))
         return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
-    if residues.interned.get() is not None and residues.CODE_BITS[types[0]] == 16:
+    kept = residues.long_codes if types[0] == "tf32" else residues.interned
+    if kept.get() is not None and residues.CODE_BITS[types[0]] >= 16:
         own = (residues.of_codes(matrix, type_name) for matrix, type_name in zip((a, b), types, strict=True))
         total = _long_products(*own)
         return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total

@@ -147,6 +147,34 @@ interned: ContextVar[Interned | None] = ContextVar("interned", default=None)
 """The numbers of 16 bits of the present run; None: such codes stand for themselves times 2^16, and rounding is a hash."""
 
 
+class LongCodes:
+    """The numbers of one run that the upper 19 bits of a word hold (tf32): each code is the index of another random residue."""
+
+    MOST = (1 << 19) - 1
+    """Different elements that there can be."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._factor = np.uint32(int(rng.integers(0, 1 << 18)) * 2 + 1)
+        self._drawn = 0
+        self.residues = rng.integers(0, MODULUS, self.MOST + 1, dtype=np.uint32)
+        self.residues[0] = 0
+
+    def draw(self, shape: tuple[int, ...]) -> Array:
+        """Words of elements that are different from all others."""
+        first = self._drawn + 1
+        self._drawn += int(np.prod(shape))
+        if self._drawn > self.MOST:
+            raise OverflowError(f"a run has more than {self.MOST} elements of tf32")
+        # An odd factor permutes the numbers below a power of two.
+        codes = np.arange(first, self._drawn + 1, dtype=np.uint32) * self._factor << np.uint32(13)
+        drawn: Array = codes.reshape(shape)
+        return drawn
+
+
+long_codes: ContextVar[LongCodes | None] = ContextVar("long_codes", default=None)
+"""The elements of tf32 of the present run; None: such codes stand for themselves times 2^13."""
+
+
 def read(patterns: Any) -> Any:
     """The residues that 32-bit patterns of registers and memory stand for."""
     own = interned.get()
@@ -219,6 +247,8 @@ def of_codes(codes: Array, type_name: str) -> Array:
     """Elements of a storage type, given by their bits, as uint64 residues (not canonical)."""
     if (own := interned.get()) is not None and CODE_BITS[type_name] == 16:
         return own.residues[codes].astype(np.uint64)
+    if type_name == "tf32" and (drawn := long_codes.get()) is not None:
+        return drawn.residues[codes >> np.uint32(13)].astype(np.uint64)
     wide = codes.astype(np.uint64)
     if type_name == "tf32":
         return wide >> np.uint64(13) << np.uint64(13)

@@ -119,7 +119,9 @@ def words_taken_apart(program: Program) -> str:
             loads, others = sources.behind(traced)
             if wrong := next((each for each in loads if not _loads_words(each)), None) or next(iter(others), None):
                 return wrong.text.strip()
-        if inst.opcode in _STORES and not inst.has("global"):
+        if inst.opcode == "cp" and inst.has("reduce"):
+            return inst.text.strip()
+        if inst.opcode in _STORES:
             # What is computed from loads of shared memory, or of arrays, and stored again could be elements.
             loads, others = sources.behind([register.name for operand in inst.operands[1:] for register in registers_of(operand)])
             data = [each for each in loads if not _is_of_parameters(each)]
@@ -134,13 +136,15 @@ def words_taken_apart(program: Program) -> str:
 
 @of_program
 def sums_only_move(program: Program) -> bool:
-    """True if a program has tensor cores, and adds to their results by tensor cores alone and else only moves them in whole words."""
+    """True if a program has tensor cores, and adds to their results by tensor cores alone and else only moves them in whole words, until
+    they are converted to float32."""
     roots = {id(inst) for inst in instructions_of(program) if inst.opcode in _PRODUCTS}
     if not roots:
         return False
-    for inst, tainted in flow_of(program).spread_from(roots):
+    converted = {id(inst) for inst in instructions_of(program) if inst.opcode == "cvt" and inst.types == ("f32", "s32")}
+    for inst, tainted in flow_of(program).spread_from(roots, converted):
         reads = [register.name for operand in inst.operands for register in registers_of(operand)]
-        if inst.opcode in _PRODUCTS or not tainted.any_of(reads) or _moves_words(inst):
+        if inst.opcode in _PRODUCTS or id(inst) in converted or not tainted.any_of(reads) or _moves_words(inst):
             continue
         values = [operand for operand in inst.operands[1:] if isinstance(operand, Register | Vector)]
         if inst.opcode != "st" or _bytes_of(inst) < _WORD or not values:

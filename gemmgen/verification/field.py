@@ -49,6 +49,8 @@ _FIELD_BITS = 31
 _NEVER = 1 << 30
 _ROUNDED, _ROUNDED_MORE = 4, 1 << 13
 """Numbers that an instance may round to 16 bits: so many times as many as it stores, and some more."""
+_COLLISIONS = {"s8": 258 / 65536, "u8": (129**2 + 127) / 65536}
+"""Chance that two numbers are rounded to one integer: some saturation stores 127 for 128, and that of unsigned integers 0 for all below."""
 _KEPT = ("f32", "bf16", "f16")
 """Types of arrays of instances whose 16-bit numbers are kept, not hashed."""
 METHOD = 3
@@ -223,8 +225,8 @@ def miss_bits_of_run(plan: KernelPlan, oracle: FieldOracle, most: int = _FIELD_B
     arrays = [array for array in plan.sequence.arrays if array.role != "workspace"]
     types = oracle.types(plan)
     drawn = min(_code_bits(types.get(array.name, array.type)) for array in arrays if array.reads and array.type not in _PLAIN)
-    stored = min(_code_bits(array.type) for array in arrays if array.writes and array.name not in oracle.unclaimed(plan))
-    collision = 0.0 if stored >= _FIELD_BITS else 2.0**-stored
+    stored = [array.type for array in arrays if array.writes and array.name not in oracle.unclaimed(plan)]
+    collision = max(_COLLISIONS.get(each, 0.0 if _code_bits(each) >= _FIELD_BITS else 2.0 ** -_code_bits(each)) for each in stored)
     chance: float | None = getattr(oracle, "chance_of_zero", lambda plan: None)(plan)
     return -math.log2((oracle.degree(plan) * 2.0 ** -min(drawn, most) if chance is None else chance) + collision)
 
@@ -238,18 +240,19 @@ def miss_bits_of_kept_codes(plan: KernelPlan, oracle: FieldOracle, case: Case) -
     arrays = [array for array in plan.sequence.arrays if array.role != "workspace" and array.type not in _PLAIN]
     if oracle.types(plan) or any(array.type not in _KEPT for array in arrays) or all(array.type == "f32" for array in arrays):
         return 0.0
-    drawn, pool = _kept_codes(plan, case)
-    degree = oracle.degree(plan)
-    chance = degree / (residues.MODULUS - (1 << 17)) + (0.0 if drawn <= pool else degree / max(pool, 1))
-    return -math.log2(chance) if pool > degree else 0.0
+    return _bits_of_random_residues(plan, oracle, case)
 
 
 def miss_bits_of_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, case: Case) -> float:
     """Bits of confidence of one run in which each four elements of 8 bits that lie in a word have the residues of the word: the degree over
     the residues that are drawn from. 0 for instances that may take words apart, or use other types."""
-    names = _names_in_words(plan, oracle)
+    types = oracle.types(plan)
+    names = tuple(types) or _names_in_words(plan, oracle)
     arrays = [array for array in plan.sequence.arrays if array.role != "workspace"]
     others = [array for array in arrays if array.name not in names]
+    if types:
+        fits = set(types.values()) == {"tf32"} and _elements_of(plan, names, case) <= residues.LongCodes.MOST
+        return _bits_of_random_residues(plan, oracle, case) if fits and all(array.type in _KEPT for array in others) else 0.0
     integers = [array for array in others if array.type == "s32" and not array.reads]
     if not names or any(array.type not in (*_KEPT, "s64") for array in others if array not in integers):
         return 0.0
@@ -260,8 +263,13 @@ def miss_bits_of_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, ca
     # Launches without tensor cores only add what earlier ones stored.
     if programs[: len(multiplying)] != multiplying or any(words_taken_apart(program) for program in multiplying):
         return 0.0
-    if integers and not all(sums_only_move(program) for program in programs):
+    if any(array.type == "s8" for array in arrays) and not all(sums_only_move(program) for program in programs):
         return 0.0
+    return _bits_of_random_residues(plan, oracle, case)
+
+
+def _bits_of_random_residues(plan: KernelPlan, oracle: FieldOracle, case: Case) -> float:
+    """Bits of confidence of one run whose elements, but for those that share codes of 16 bits, are different random residues."""
     drawn, pool = _kept_codes(plan, case)
     degree = oracle.degree(plan)
     chance = degree / (residues.MODULUS - (1 << 17)) + (0.0 if drawn <= pool else degree / max(pool, 1))
@@ -314,18 +322,20 @@ def _run(
     # Instances also round sums of rows and columns beyond the result's, which they do not store.
     results = max(most - pool, min(_ROUNDED * (most - pool) + _ROUNDED_MORE, most - elements))
     token = residues.interned.set(residues.Interned(rng, elements, results) if way != "numbers" else None)
-    of_words = whole_words.set(Words(rng, _words_of(plan, reference, case)) if way == "words" else None)
+    names = _names_in_words(plan, reference.oracle) if way == "words" else ()
+    of_words = whole_words.set(Words(rng, _elements_of(plan, names, case) // WORD_BYTES) if names else None)
+    of_tf32 = residues.long_codes.set(residues.LongCodes(rng) if way == "words" and reference.types else None)
     try:
         return _run_on(plan, binary, reference, case, seed, rng)
     finally:
         residues.interned.reset(token)
         whole_words.reset(of_words)
+        residues.long_codes.reset(of_tf32)
 
 
-def _words_of(plan: KernelPlan, reference: Reference, case: Case) -> int:
-    names = _names_in_words(plan, reference.oracle)
+def _elements_of(plan: KernelPlan, names: Sequence[str], case: Case) -> int:
     arrays = [array for array in plan.sequence.arrays if array.name in names]
-    return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) // WORD_BYTES for array in arrays)
+    return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) for array in arrays)
 
 
 def _run_on(
@@ -402,6 +412,8 @@ def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: 
         assert axis is not None
         along = np.moveaxis(piece.view, axis, -1)
         along.view(np.uint8)[...] = drawn.draw((*along.shape[:-1], along.shape[-1] // WORD_BYTES)).view(np.uint8)
+    elif (long := residues.long_codes.get()) is not None and type_name == "tf32":
+        piece.view.view(np.uint32)[...] = long.draw(shape)
     elif (kept := residues.interned.get()) is not None:
         if type_name == "f32":
             piece.view.view(np.uint32)[...] = residues.without_code(rng.integers(0, residues.MODULUS, shape, dtype=np.uint32))
@@ -549,7 +561,7 @@ def rounded_residues(type_name: str, values: npt.NDArray[Any]) -> npt.NDArray[An
 def _compare(name: str, type_name: str, got: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> str:
     """A message about the first element that is another residue; empty if there is none."""
     if type_name == "s32" and whole_words.get() is not None:
-        actual: npt.NDArray[Any] = residues.canonical(residues.read(np.ascontiguousarray(got).view(np.uint32))).reshape(got.shape)
+        actual: npt.NDArray[Any] = residues.canonical(np.ascontiguousarray(got).view(np.uint32)).reshape(got.shape)
         wanted = wanted % residues.MODULUS
     elif type_name in _INTEGERS:
         actual = got.astype(np.int64)

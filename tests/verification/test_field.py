@@ -19,7 +19,7 @@ from gemmgen.library.digests import program_digests
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import Binary, compile_source
-from gemmgen.verification.field import WANTED_BITS, FieldReport, verify_field
+from gemmgen.verification.field import WANTED_BITS, FieldReport, miss_bits_of_run, verify_field
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 
@@ -346,3 +346,30 @@ def test_kernels_of_16_bits_take_one_run_of_each_problem():
     report = verify_field(plan_of("gemm/mma_sync/bf16/32x32"))
     assert report.runs == 2
     assert report.miss_bits > WANTED_BITS
+
+
+@pytest.mark.parametrize("name", ["gemm/wgmma/fp8/64x32", "gemm/wgmma/int8/64x48", "gemm/tcgen05/int8_128x64", "gemm/wgmma/tf32/64x32"])
+def test_words_of_elements_take_one_run_of_each_problem(name):
+    report = verify_field(plan_of(name))
+    assert report.outcome == "passed" and report.runs == 2
+    assert report.miss_bits > WANTED_BITS
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("step * kTileK, work.column)", "step * kTileK, work.row)"),
+        ("b + step_offset<kStepBytesB>(step) / kDescriptorUnit", "b + step_offset<kStepBytesB>(step & 2) / kDescriptorUnit"),
+        ("step * kTileK, work.row)", "step * kTileK + 2, work.row)"),
+    ],
+)
+def test_slips_in_kernels_of_8_bits_are_caught(old, new):
+    text = source_of("gemm/wgmma/fp8/64x32")
+    assert text.count(old) == 1
+    report = verify_field(plan_of("gemm/wgmma/fp8/64x32"), compiled("gemm/wgmma/fp8/64x32", text.replace(old, new)))
+    assert report.outcome == "wrong"
+
+
+def test_bounds_of_integers_count_their_collisions():
+    plan = gemmgen.plan(shipped_specs()["conv2d/mma_sync/int8/pixels_128x64x64"])
+    assert miss_bits_of_run(plan, part("conv2d", "field")) < 6

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gemmgen.emulator.residue_words import require_whole
+from gemmgen.emulator.residue_words import WORD_BYTES, require_whole
 from gemmgen.hardware.tensor_map import MAP_BYTES, Im2col, Swizzle, TensorMap, flipped_bytes, swizzle_atoms
 
 _CHUNK = 16
@@ -97,7 +97,7 @@ class PlacedMap:
     def _box(self, begin: int, row_end: int, row_starts: np.ndarray, row_inside: np.ndarray, address: int, stores: bool = False) -> Box:
         """The box of rows whose first byte is `begin`, in arrays whose rows are of `row_end` bytes."""
         m = self.map
-        if m.element_bytes == 1:
+        if m.element_bytes == 1 or (m.element_bytes < WORD_BYTES and not stores):
             require_whole(begin, row_end)
         low, high = -begin, (-(-row_end // _CHUNK) * _CHUNK if stores else row_end) - begin
         low, high = max(low, 0), min(high, m.row_bytes)

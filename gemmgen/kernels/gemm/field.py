@@ -13,6 +13,8 @@ import numpy.typing as npt
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.emulator import residues
 from gemmgen.emulator.residue_words import WORD_BYTES
+from gemmgen.kernels.epilogue.graph import Typed
+from gemmgen.kernels.epilogue.operations import VALUE
 from gemmgen.kernels.family import Case, FieldPart
 from gemmgen.kernels.gemm.grouping import group_rows
 from gemmgen.kernels.gemm.oracle import cases, padded_problem, promised
@@ -49,20 +51,26 @@ def field_cases(plan: GemmPlan) -> list[Case]:
     all_cases = []
     if whole is not None:
         m, n, k = (whole.dimensions[name] for name in "mnk")
-        tiles, depths = ((2, 2), (1, 2), (1, 1)), (k, 2 * plan.step_k, plan.step_k)
-        fewer = [(rows * plan.tile_m, columns * plan.tile_n, depth) for rows, columns in tiles for depth in depths]
-        all_cases.append(_first_that_fits(plan, whole, [(m, n, k), *fewer], _whole))
+        # The other problem has several tiles in both directions.
+        steps = (k, 2 * plan.step_k, plan.step_k) if _is_deep(plan) else (2 * plan.step_k, plan.step_k)
+        fewer = [(plan.tile_m, columns * plan.tile_n, depth) for columns in (2, 1) for depth in steps]
+        all_cases.append(_first_that_fits(plan, whole, [*([(m, n, k)] * bool(plan.least_depth)), *fewer], _whole))
     if padded is not None:
         k, step = padded.dimensions["k"], plan.step_k
         rows, columns = plan.tile_m // 2 + 3, plan.tile_n // 4 + 1
         # Rows of whole words, where elements of 8 bits may be parts of words.
         unit = WORD_BYTES if in_words(plan) else 1
-        depths = tuple(round_up(depth, unit) for depth in (k, step + step // 2 + 1, step + 1))
+        depths = tuple(round_up(depth, unit) for depth in ((k,) * _is_deep(plan) + (step + step // 2 + 1, step + 1)))
         several = (plan.tile_m + rows, plan.tile_n + columns)
         few = ((plan.tile_m + 3, plan.tile_n + 1), (plan.tile_m + 3, plan.tile_n // 2 + 1))
         sizes = [(*several, depth) for depth in depths] + [(m, n, depth) for m, n in few for depth in depths]
         all_cases.append(_first_that_fits(plan, padded, sizes, _padded))
     return all_cases
+
+
+def _is_deep(plan: GemmPlan) -> bool:
+    """True for instances whose loops need three steps to come to all of their code."""
+    return plan.stages > 2 or bool(plan.least_depth) or not isinstance(plan.spec.decomposition, DataParallel)
 
 
 def _first_that_fits(
@@ -129,8 +137,31 @@ def stages(plan: GemmPlan, case: Case) -> PlanesOverField | None:
 
 def degree(plan: GemmPlan) -> int:
     """Degree of an element of C as a polynomial of all that is drawn, before the epilogue's functions."""
-    factors = sum(len(step.accesses) for step in plan.epilogue)
-    return 2 + len(plan.scales) + int(plan.spec.alpha == "argument") + factors
+    before = 2 + len(plan.scales) + int(plan.spec.alpha == "argument")
+    of_value, most = before, before
+    for step in plan.epilogue:
+        names = {VALUE: of_value} | {access.operand.name: 1 for access in step.accesses}
+        for name, tree in step.assignments:
+            found = _degree_of(tree, names)
+            if found is None:
+                return before + sum(len(step.accesses) for step in plan.epilogue)
+            names[name] = found
+            most = max(most, found)
+        of_value = names[VALUE]
+    return most
+
+
+def _degree_of(tree: Typed, degrees: Mapping[str, int]) -> int | None:
+    """Degree of an expression of sums and products; None with any other function."""
+    if tree.function is None:
+        return None if tree.arguments else degrees.get(tree.name) if tree.name else 0
+    found = [_degree_of(argument, degrees) for argument in tree.arguments]
+    own = [each for each in found if each is not None]
+    if len(own) < len(found) or tree.function.name not in ("add", "mul", "fma"):
+        return None
+    if tree.function.name == "add":
+        return max(own)
+    return own[0] + own[1] if tree.function.name == "mul" else max(own[0] + own[1], own[2])
 
 
 def chance_of_zero(plan: GemmPlan) -> float | None:

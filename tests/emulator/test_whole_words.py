@@ -1,0 +1,110 @@
+"""Elements of 8 bits by the words that they are moved in: residues of words, and programs that take words apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gemmgen.emulator import NoFieldMeaning
+from gemmgen.emulator.program import link
+from gemmgen.emulator.residue_words import Words, require_whole, whole_words
+from gemmgen.emulator.whole_words import sums_only_move, words_taken_apart
+
+HEAD = """
+.version 8.4
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 a)
+{
+  .reg .b16 %rs<8>;
+  .reg .b32 %r<32>;
+  .reg .f32 %f<8>;
+  .reg .b64 %rd<4>;
+  .shared .align 16 .b8 tile[1024];
+  ld.param.u64 %rd1, [a];
+  ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];
+  ld.global.v2.u32 {%r5, %r6}, [%rd1 + 16];
+"""
+PRODUCT = """
+  mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r11, %r12, %r13, %r14}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%r7, %r7, %r7, %r7};
+"""
+STORE = "  st.global.v4.u32 [%rd1 + 64], {%r11, %r12, %r13, %r14};\n"
+
+
+def apart(*lines: str, tail: str = PRODUCT + STORE) -> str:
+    return words_taken_apart(link(HEAD + "".join(f"  {line}\n" for line in lines) + tail + "  ret;\n}\n", "k"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mov.b32 %r1, %r2;",
+        "shfl.sync.bfly.b32 %r9, %r1, 4, 31, -1;",
+        "st.shared.v2.u32 [tile], {%r1, %r2};",
+        "cp.async.ca.shared.global [tile], [%rd1], 8;",
+        "cvt.rn.f32.s32 %f1, %r11;",
+    ],
+)
+def test_words_that_only_move_are_whole(line: str) -> None:
+    assert apart(line) == ""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("prmt.b32 %r1, %r2, %r3, 0x6540;",),
+        ("and.b32 %r5, %r6, 0xffffff;",),
+        ("shf.l.wrap.b32 %r2, %r3, %r4, 8;",),
+        ("mov.b32 {%rs1, %rs2}, %r2;", "mov.b32 %r1, {%rs2, %rs1};"),
+        ("ld.shared.u8 %r1, [tile];",),
+        ("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r1}, [tile];",),
+        ("prmt.b32 %r9, %r2, %r3, 0x6540;", "st.shared.u32 [tile], %r9;"),
+        ("st.shared.u8 [tile + 3], %r2;",),
+        ("add.s32 %r9, %r1, %r2;", "st.global.u32 [%rd1 + 8], %r9;"),
+        ("ld.shared.u32 %r9, [tile];", "xor.b32 %r9, %r9, 255;", "st.shared.u32 [tile], %r9;"),
+    ],
+)
+def test_bytes_that_move_alone_are_noticed(lines: tuple[str, ...]) -> None:
+    assert apart(*lines) == lines[-1] or apart(*lines) == lines[0]
+
+
+def test_sums_that_integers_change_are_noticed() -> None:
+    def only_move(line: str) -> bool:
+        return sums_only_move(link(HEAD + PRODUCT + f"  {line}\n" + STORE + "  ret;\n}\n", "k"))
+
+    assert only_move("mov.b32 %r15, %r11;") and only_move("cvt.rn.f32.s32 %f1, %r11;")
+    assert not only_move("and.b32 %r11, %r11, 0x7fffffff;")
+    assert not only_move("red.global.add.s32 [%rd1], %r11;")
+
+
+def test_every_element_of_a_word_has_its_residue() -> None:
+    words = Words(np.random.default_rng(1), 5000)
+    drawn = words.draw((50, 100))
+    elements = drawn.view(np.uint8)
+    residues = words.of_elements(elements)
+    assert residues.shape == (50, 400)
+    assert len(np.unique(residues)) == residues.size
+    changed = elements.copy()
+    changed[7, 11] ^= 1
+    assert (words.of_elements(changed) != residues).sum() == 4
+    assert not words.of_elements(np.zeros((1, 8), np.uint8)).any()
+    high, low = words.of_factors(elements)
+    assert (high * 65536 + low == residues).all()
+    assert (words.of_whole_factors(elements) == residues).all()
+
+
+def test_words_have_no_byte_of_zeros() -> None:
+    words = Words(np.random.default_rng(2), 40000).draw((40000,))
+    assert words.view(np.uint8).all()
+    assert len(np.unique(words)) == 40000
+
+
+def test_copies_within_a_word_are_refused() -> None:
+    require_whole(2, 8)
+    token = whole_words.set(Words(np.random.default_rng(3), 8))
+    try:
+        require_whole(4, 8)
+        with pytest.raises(NoFieldMeaning):
+            require_whole(2, 8)
+    finally:
+        whole_words.reset(token)
