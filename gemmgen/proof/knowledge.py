@@ -140,6 +140,8 @@ class Knowledge:
         """Dividend and divisor by the number of a quotient's or a remainder's term."""
         self.block_parts: dict[str, tuple[z3.ArithRef, ...]] = {}
         """The block's index by axis, or quotients and remainders that together determine it."""
+        self.block_symbols: list[z3.ArithRef] = []
+        """Symbols that a block's index is made of, where it is not one itself."""
         self.factors: dict[int, tuple[z3.ArithRef, ...]] = {}
         """Factors of the number of values, from 0, that a block's index or a part of it takes, by the number of its term."""
         self.grouped: dict[int, tuple[tuple[z3.ArithRef, ...], int, z3.ArithRef]] = {}
@@ -168,6 +170,8 @@ class Knowledge:
         self._names = 0
         x, y, z = contract.threads
         self.thread = {axis: self._axis(f"tid.{axis}", extent) for axis, extent in zip(AXES, (x, y, z), strict=True)}
+        self.rank, self.cluster = constant(0), constant(0)
+        """The block's index in its cluster, and the cluster's index."""
         self.block = {axis: self._block_index(axis, place) for place, axis in enumerate(AXES)}
 
     def symbol(self, name: str, low: int = -UNBOUNDED, high: int = UNBOUNDED, *, private: bool = True) -> Value:
@@ -207,6 +211,8 @@ class Knowledge:
         grid = self.contract.grid[place]
         if z3.is_int_value(z3.simplify(grid)) and z3.simplify(grid).as_long() == 1:
             return constant(0)
+        if axis == "x" and self.contract.launch.cluster != (1, 1, 1):
+            return self._in_cluster(self.contract.launch.cluster)
         term = z3.Int(f"ctaid.{axis}")
         self.private.append(term)
         self.facts += [term >= 0, term < grid]
@@ -214,6 +220,22 @@ class Knowledge:
         self.extents[term.get_id()] = grid
         self.block_parts[axis] = (term,)
         return Value(term, 0, (1 << 31) - 1)
+
+    def _in_cluster(self, shape: tuple[int, int, int]) -> Value:
+        """The index along x of a block of a cluster, by the cluster's index and the block's rank."""
+        blocks, factors = shape[0], self.contract.grid_factors[0]
+        if shape[1:] != (1, 1) or len(factors) < 2 or not z3.is_int_value(factors[0]) or factors[0].as_long() != blocks:
+            raise Unliftable(None, "a grid that is no number of clusters along x")
+        cluster, rank = z3.Int("clusterid.x"), z3.Int("cluster_ctarank")
+        clusters = factors[1] if len(factors) == 2 else z3.Product(*factors[1:])
+        self.private += [cluster, rank]
+        self.facts += [cluster >= 0, cluster < clusters, rank >= 0, rank < blocks]
+        self.factors |= {cluster.get_id(): factors[1:], rank.get_id(): (z3.IntVal(blocks),)}
+        self.extents |= {cluster.get_id(): clusters, rank.get_id(): z3.IntVal(blocks)}
+        self.block_parts["x"] = (cluster, rank)
+        self.block_symbols += [cluster, rank]
+        self.cluster, self.rank = Value(cluster, 0, (1 << 31) // blocks - 1), Value(rank, 0, blocks - 1)
+        return Value(cluster * blocks + rank, 0, (1 << 31) - 1)
 
     def all_threads(self) -> dict[int, Numbers]:
         """The indices of all threads of a block, by the numbers of their terms."""
@@ -243,7 +265,7 @@ class Knowledge:
         """True unless all threads of a block have the same value for a term; ``besides``: numbers of terms that they share as well."""
         if isinstance(term, int):
             return False
-        shared = {*besides, *self._numbers(value.term for value in self.block.values()), *self._numbers((*self.turns, *self.finished))}
+        shared = {*besides, *self._numbers((*[value.term for value in self.block.values()], *self.block_symbols)), *self._numbers((*self.turns, *self.finished))}
         for symbol in self.private[len(self._private) :]:
             self._private[symbol.get_id()] = symbol
         return any(number in self._private and number not in shared for number in self._symbols(term))

@@ -386,6 +386,7 @@ class OtherThread:
         kept: set[int] = {turn.get_id() for turn in known.finished} if same_turns else set()
         if same_block:
             kept |= {value.term.get_id() for value in known.block.values() if not isinstance(value.term, int)}
+            kept |= {symbol.get_id() for symbol in known.block_symbols}
             for number, operands in known.quotients.items():
                 if not any(known.depends_on_thread(operand) or known.loops_in(operand) for operand in operands):
                     kept.add(number)
@@ -773,6 +774,8 @@ def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], ide
     turns = {turn.get_id(): None for store, _, _ in places for turn in store.turns}
     outer |= turns
     parts = {part.get_id() for part in blocks}
+    if known.block_symbols and all(known.proves(store.path, known.rank.z3 == 0) for store, _, _ in places):
+        parts.discard(known.rank.z3.get_id())  # the first block of each cluster stores
     divided: list[tuple[int, int, z3.ArithRef, frozenset[int]]] = []
     private = {symbol.get_id() for symbol in known.private}
     for quotient, remainder in known.divided:

@@ -16,6 +16,7 @@ from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.proof.boxes import stored_once, tiles
+from gemmgen.proof.clusters import follow_cluster, of_clusters
 from gemmgen.proof.complete import not_stored
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
@@ -38,6 +39,8 @@ from gemmgen.proof.tiles import ended_early, one_tile
 from gemmgen.proof.values import Value, as_term, choose, constant
 
 MOST = (1 << 31) - 1
+MILLISECONDS = 1000
+"""Time for the question whether a comparison has one outcome only."""
 
 
 def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, function: Function, solver: Solver) -> dict[str, Verdict]:
@@ -59,7 +62,10 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
 
     ring: Ring
     runner: Runner
-    if uses_tensor_memory(function):
+    if launch.cluster != (1, 1, 1) and not uses_tensor_memory(function):
+        of_cluster = Knowledge(module, function, Contract(sequence, of_clusters(launch)), solver)
+        ring, runner = follow_cluster(sequence, launch, module, function, solver.check_time, _decider(of_cluster))
+    elif uses_tensor_memory(function):
         ring, runner = follow_tensor_memory(sequence, launch, module, function, solver.check_time)
     else:
         ring, runner = follow(sequence, launch, module, function, solver.check_time, fragments)
@@ -74,7 +80,7 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     unwritten = next(read_unwritten(function, runner.flow), None)
     why = "" if unwritten is None else f"{unwritten[1].name} may be read before it is written"
     ring.found.note("initialised", "registers", unwritten is None, why, None if unwritten is None else unwritten[0])
-    known = Knowledge(module, function, contract, solver)
+    known = Knowledge(module, function, contract if launch.cluster == (1, 1, 1) else Contract(sequence, of_clusters(launch)), solver)
     if known.contradiction():
         raise Unliftable(None, "no problem with a block fulfils the preconditions")
     in_range = _in_range(known)
@@ -298,6 +304,25 @@ def _in_range(known: Knowledge) -> Callable[[Step], bool]:
         return answers[key]
 
     return bounded
+
+
+def _decider(known: Knowledge) -> Callable[[Expression], bool | None]:
+    """The outcome of comparisons of signed numbers that the launch alone decides, such as whether a cluster has a second tile."""
+    answers: dict[Expression, bool | None] = {}
+
+    def outcome(comparison: Expression) -> bool | None:
+        if comparison in answers:
+            return answers[comparison]
+        answers[comparison] = None
+        if comparison.operation == "lt.s32" and not _has_counter(comparison):
+            one, other = (_value(part, known) for part in comparison.arguments)
+            if one is not None and other is not None and not one.base and not other.base:
+                below = known.seen(one, 32, True, ()).z3 < known.seen(other, 32, True, ()).z3
+                always = known.proves((), below, MILLISECONDS)
+                answers[comparison] = True if always else False if known.proves((), z3.Not(below), MILLISECONDS) else None
+        return answers[comparison]
+
+    return outcome
 
 
 def _ends(steps: Sequence[Step], bounded: Callable[[Step], bool]) -> bool:

@@ -107,6 +107,8 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
         function = with_floats(next(each for each in module.functions.values() if each.is_entry and each.name == launch.entry))
         product = product_of(sequence)
         names = (*names, "complete")
+        if launch.cluster != (1, 1, 1) and _shares(sequence):
+            raise Unliftable(None, "clusters of blocks that share a workspace are not modelled")
         if uses_rings(function):
             if product is not None:
                 names = (*names, "coverage")

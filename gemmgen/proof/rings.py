@@ -102,6 +102,12 @@ class State:
     """Boxes that were stored, by statement and coordinates, without those of earlier values of a counter."""
     tracked: Tracked = NOTHING
     """Sums of products, where they are followed."""
+    interval: int = 0
+    """Barriers of the cluster passed."""
+    arrived: bool = False
+    """True between the arrival at such a barrier and the wait."""
+    delivered: frozenset[int] = frozenset()
+    """Stores to other blocks of the cluster since the last such barrier."""
 
 
 @dataclass
@@ -231,6 +237,8 @@ class Ring:
             self._uses[key] = frozenset(used & self.product_registers), frozenset(targets & self.product_registers)
         return self._uses[key]
 
+    in_cluster = False
+    """True for a block of a cluster of several."""
     product_registers: frozenset[str] = frozenset()
     """Registers that products read or write."""
     fragments: Fragments | None = None
@@ -304,7 +312,7 @@ class Ring:
     def _barrier(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
         words = instruction.modifiers
         kind = words[0]
-        if any("cluster" in word for word in words):
+        if any("cluster" in word for word in words) and not self.in_cluster:
             raise Unliftable(instruction, "barriers of other blocks are not modelled")
         operands = instruction.operands
         where = operands[0] if kind == "init" else operands[1]
@@ -374,6 +382,14 @@ class Ring:
         return replace(state, promised=count)
 
     def _released(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], address: int) -> State:
+        state = self._without_oldest(state, instruction, address)
+        whole = all(sum(threads[first : first + WARP_THREADS]) == role.threads[first] for first in range(0, len(threads), WARP_THREADS))
+        same = self.arrivals.setdefault(role.threads, threads) == threads
+        self._ring(instruction, whole and same, "not one arrival of each warp")
+        return state
+
+    def _without_oldest(self, state: State, instruction: Instruction, address: int) -> State:
+        """The state after the oldest slot that is held is released, at the address of its barrier."""
         if not state.held or not state.reads:
             self._ring(instruction, False, "an arrival for a slot that is not held")
         (slot, was_read), *rest = state.held
@@ -381,9 +397,6 @@ class Ring:
         self._ring(instruction, right, "not the release of the oldest slot that is held")
         busy = slot in state.open.slots or any(slot in group.slots for group in state.groups)
         self._ring(instruction, not busy, "a slot is released while products may read it")
-        whole = all(sum(threads[first : first + WARP_THREADS]) == role.threads[first] for first in range(0, len(threads), WARP_THREADS))
-        same = self.arrivals.setdefault(role.threads, threads) == threads
-        self._ring(instruction, whole and same, "not one arrival of each warp")
         return replace(state, held=tuple(rest))
 
     # -- copies ------------------------------------------------------------------------------------------------
@@ -426,7 +439,9 @@ class Ring:
             return replace(state, leaving_groups=state.leaving_groups[split:], left=state.left | done)
         if "prefetch" in words:
             return state
-        if "tensor" not in words or "tile" not in words or any("multicast" in word or "reduce" in word for word in words):
+        if "tensor" not in words or "tile" not in words or any("reduce" in word for word in words):
+            raise Unliftable(instruction, "this copy is not modelled")
+        if any("multicast" in word for word in words) and not self.in_cluster:
             raise Unliftable(instruction, "this copy is not modelled")
         if self.launch.programmatic and not state.dependencies:
             self.found.note("races", ("dependencies", instruction.line), False, "the launch before may still run", instruction)
@@ -773,8 +788,12 @@ class Ring:
             ready |= self._owners[other][0] >= 0
         for other in recent:
             ready |= self._owners[other][0] == owners
-        self.found.note("initialised", instruction.line, bool(ready[owners >= 0].all()), "reads bytes that were not written", instruction)
+        self._unwritten(state, instruction, (owners >= 0) & ~ready)
         return replace(state, loads=state.loads | {number})
+
+    def _unwritten(self, state: State, instruction: Instruction, bytes_: np.ndarray) -> None:
+        """Notes the bytes of a load that no thread of this block wrote before."""
+        self.found.note("initialised", instruction.line, not bytes_.any(), "reads bytes that were not written", instruction)
 
     def _inside(self, instruction: Instruction, start: int, size: int, alignment: int) -> bool:
         inside = start >= SHARED_BASE and start + size <= SHARED_BASE + self.shared_bytes and start % alignment == 0
@@ -826,7 +845,6 @@ class Ring:
 
     def settle(self) -> None:
         """Checks of the kernel as a whole, after all ways were followed."""
-        note = self.found.note
         if self.barriers is None:
             raise Unliftable(None, "no ring of barriers in shared memory")
         counts, slots = dict(self.barriers), self._slots()
@@ -835,11 +853,16 @@ class Ring:
             raise Unliftable(None, "the barriers in shared memory are no single ring")
         if len(self.fillers) != 1 or not self.readers:
             raise Unliftable(None, "a ring that is not filled by one thread")
+        self._counted(counts)
+        self._disjoint(counts)
+
+    def _counted(self, counts: Mapping[int, int]) -> None:
+        """Phases end with one arrival of each warp, or of the filler."""
+        note = self.found.note
         arriving = sum(sum(self.arrivals.get(role, ())) for role in self.readers)
         fine = all(counts[each] == 1 for each in self.full) and all(counts[each] == arriving for each in self.empty)
         for name in ("races", "progress", "initialised"):
             note(name, "arrivals", fine, f"a slot is released by {arriving} arrivals, and its barrier counts {counts[self.empty[0]]}")
-        self._disjoint(counts)
 
     def _disjoint(self, counts: Mapping[int, int]) -> None:
         """Slots, barriers and the memory of each team lie apart."""
@@ -941,8 +964,14 @@ def follow(
 
     ``fragments``: follows sums of products, from the tensor maps and the bytes of shared memory.
     """
-    if launch.cluster != (1, 1, 1):
-        raise Unliftable(None, "clusters of blocks are not modelled")
+    name, size = dynamic_shared(launch, module, function)
+    ring, _ = _run(sequence, launch, function, size, name, {}, check_time)
+    used = fragments({map_.name: map_ for map_ in ring.maps.values()}, size)
+    return _run(sequence, launch, function, size, name, ring.fills, check_time, used)
+
+
+def dynamic_shared(launch: KernelLaunch, module: Module, function: Function) -> tuple[str, int]:
+    """The name and the bytes of the only array in shared memory. Raises ``Unliftable``."""
     shared = [variable for variable in module.variables.values() if variable.space == "shared"]
     if len(shared) != 1 or shared[0].size or (function.variables and any(each.space == "shared" for each in function.variables)):
         raise Unliftable(None, "shared memory that is not one array of the launch's size")
@@ -950,9 +979,7 @@ def follow(
         size = launch.dynamic_shared_bytes.evaluate({})
     except Exception as error:
         raise Unliftable(None, "the size of shared memory depends on the problem") from error
-    ring, _ = _run(sequence, launch, function, size, shared[0].name, {}, check_time)
-    used = fragments({map_.name: map_ for map_ in ring.maps.values()}, size)
-    return _run(sequence, launch, function, size, shared[0].name, ring.fills, check_time, used)
+    return shared[0].name, size
 
 
 def _run(

@@ -45,7 +45,7 @@ EVENTS = frozenset(
 """Opcodes that a monitor sees."""
 WITHOUT_EFFECT = frozenset(("prefetch", "nanosleep", "pragma", "setmaxnreg", "membar", "applypriority", "createpolicy"))
 COLLECTIVE = frozenset(("wgmma", "stmatrix", "ldmatrix", "bar", "barrier", "mma"))
-ALLOWED = EVENTS | WITHOUT_EFFECT | COLLECTIVE | PURE | {"bra", *LEAVES}
+ALLOWED = EVENTS | WITHOUT_EFFECT | COLLECTIVE | PURE | {"bra", "mapa", *LEAVES}
 
 MEETING = Expression("meeting")
 """Stands for the barrier that a role waits at until all threads of the block have come."""
@@ -239,11 +239,15 @@ class Runner:
             if comparison is None:
                 self.monitor.together([role.monitor for role in roles], True, facts)
                 continue
-            for outcome in (True, False):
+            for outcome in self._outcomes(comparison):
                 here_after, facts_after, step = self._decided(roles, facts, comparison, outcome)
                 after = add(here_after, facts_after)
                 self.steps.append(replace(step, before=here, after=after))
         self.states = len(seen)
+
+    def _outcomes(self, comparison: Expression) -> tuple[bool, ...]:
+        """The outcomes that a comparison may have."""
+        return True, False
 
     def _decided(
         self, roles: tuple[Role, ...], facts: Facts, comparison: Expression, outcome: bool
@@ -264,7 +268,7 @@ class Runner:
     def _agreed(self, roles: tuple[Role, ...], together: Sequence[int], facts: Facts) -> Sequence[object]:
         """The states of roles that decide together."""
         rest = [role for place, role in enumerate(roles) if place not in together]
-        complete = all(role.ended and self.monitor.idle(role.monitor) for role in rest)
+        complete = all((role.ended or role.waiting == MEETING) and self.monitor.idle(role.monitor) for role in rest)
         return self.monitor.together([roles[place].monitor for place in together], complete, facts)
 
     def _named(
@@ -352,18 +356,25 @@ class Runner:
             else:
                 pending += reversed(left)
         if all(role.waiting == MEETING for role in found):
-            met = self._met(tuple(found))
+            met = self._met(tuple(found), facts)
             if met is not None:
-                return self._rest((met,), facts)
+                return self._rest(met, facts)
         return tuple(found), facts
 
     def _meets_again(self, role: Role, instruction: Instruction) -> bool:
         """True for a barrier at which roles become one again."""
         return False
 
-    def _met(self, roles: tuple[Role, ...]) -> Role | None:
-        """Roles that came to such a barrier as one; None if some have not."""
+    def _met(self, roles: tuple[Role, ...], facts: Facts) -> tuple[Role, ...] | None:
+        """Roles behind such a barrier that all came to; None if some have not."""
         return None
+
+    in_cluster = False
+    """True where statements on the memory of other blocks of a cluster are followed."""
+
+    def _result_of(self, instruction: Instruction, contents: tuple[Content | None, ...]) -> Content | None:
+        """The result of a statement from its operands."""
+        return computed(instruction, contents, self._results)
 
     def _passed(self, here: Role, instruction: Instruction) -> Role | None:
         """The role behind statements that depend on a comparison which need not be decided; None if it must be."""
@@ -422,7 +433,7 @@ class Runner:
                     state = self.monitor.plain(state, instruction, False)
                     place += 1
                     continue
-                if guard is None and instruction.opcode in EVENTS and not _only_global(instruction):
+                if guard is None and instruction.opcode in EVENTS and not only_global(instruction):
                     raise Unliftable(instruction, "threads may differ in whether they do this")
                 if isinstance(guard, tuple):
                     guard = _shared_by(guard, role.threads)
@@ -461,11 +472,12 @@ class Runner:
     ) -> object:
         opcode, values = instruction.opcode, Values(self, environment, facts)
         of_cluster = any("cluster" in word for word in instruction.modifiers)
-        if of_cluster and opcode in ("bar", "barrier", "st", "ld", "red", "atom"):
+        if of_cluster and not self.in_cluster and opcode in ("bar", "barrier", "st", "ld", "red", "atom"):
             raise Unliftable(instruction, "clusters of blocks are not modelled")
+        free = opcode == "barrier" and instruction.has("cluster") and not instruction.has("aligned")
         collective = opcode in COLLECTIVE or "aligned" in instruction.modifiers
         some = threads != role.everyone.threads and opcode != "tcgen05"
-        if collective and (some or not _whole_warps(threads)):
+        if collective and (some or not (free or _whole_warps(threads))):
             raise Unliftable(instruction, "only a part of a warp comes here")
         if opcode in EVENTS:
             if opcode == "mbarrier" and instruction.modifiers[0] in ("try_wait", "test_wait"):
@@ -491,7 +503,7 @@ class Runner:
                 contents = tuple(map(self._uniform_float, operands))
             else:
                 contents = tuple(self._operand(operand, values) for operand in operands)
-            result = computed(instruction, contents, self._results)
+            result = self._result_of(instruction, contents)
             if opcode == "setp" and isinstance(result, Expression) and isinstance(operands[0], Register):
                 plain, negated = negation_free(result)
                 turn = self._turn_of(plain, facts)
@@ -722,7 +734,7 @@ class Runner:
         for block in inside:
             for statement in self.flow.blocks[block]:
                 if (
-                    (statement.opcode in EVENTS and not _only_global(statement))
+                    (statement.opcode in EVENTS and not only_global(statement))
                     or statement.opcode in COLLECTIVE
                     or statement.opcode in LEAVES
                 ):
@@ -768,7 +780,8 @@ def _same_counter(fact: Expression, limit: Content) -> bool:
     )
 
 
-def _only_global(instruction: Instruction) -> bool:
+def only_global(instruction: Instruction) -> bool:
+    """True for a load or a store that is not one of shared memory."""
     return instruction.opcode in ("ld", "st") and (instruction.has("global") or instruction.has("param") or instruction.has("const"))
 
 

@@ -96,6 +96,7 @@ OF_RINGS = frozenset(
         "fence",
         "griddepcontrol",
         "ldmatrix",
+        "mapa",
         "mbarrier",
         "membar",
         "nanosleep",
@@ -190,7 +191,7 @@ def _belongs_to_ring(instruction: Instruction) -> bool:
     """True for statements on shared memory and barriers, products of warpgroups, and all others that change no global memory by address."""
     opcode = instruction.opcode
     if opcode in ("ld", "st"):
-        return instruction.has("shared") or any(modifier.startswith("shared::cta") for modifier in instruction.modifiers)
+        return instruction.has("shared") or any(modifier.startswith("shared::") for modifier in instruction.modifiers)
     return opcode in OF_RINGS
 
 
@@ -295,6 +296,10 @@ def _special(known: Knowledge, name: str) -> Value:
         return Value(contract.grid[place], 1, (1 << 31) - 1)
     if register == "laneid":
         return known.lane
+    if register == "cluster_ctarank" or (register, axis) == ("cluster_ctaid", "x"):
+        return known.rank
+    if (register, axis) == ("clusterid", "x"):
+        return known.cluster
     return known.anything(64)
 
 
@@ -456,7 +461,14 @@ def _shift_right(known: Knowledge, instruction: Instruction, values: list[Value]
     within = -half <= number.low < 0 <= number.high < half
     if not signed and within and (by == bits - 1 or (number.low, number.high) == (-1, 0)):  # the sign, or ones under it
         return choose(number.z3 < 0, constant((2 * half - 1) >> by), constant(0))
-    return floor_divide(known.seen(number, bits, signed, path), 1 << by)
+    return _in_cluster(known, number, 1 << by) or floor_divide(known.seen(number, bits, signed, path), 1 << by)
+
+
+def _in_cluster(known: Knowledge, number: Value, divisor: int) -> Value | None:
+    """The cluster's index, as the quotient of a block's index by the blocks of a cluster; None for other quotients."""
+    index = known.block["x"].term
+    is_index = not isinstance(index, int) and not isinstance(number.term, int) and index.eq(number.term)
+    return known.cluster if is_index and known.block_symbols and divisor == known.contract.launch.cluster[0] else None
 
 
 def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
@@ -465,7 +477,7 @@ def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bit
     a, b = (known.seen(value, bits, signed, path) for value in values)
     remainder_wanted = instruction.opcode == "rem"
     if b.constant is not None and b.constant > 0 and (a.low >= 0 or not signed):
-        quotient = floor_divide(a, b.constant)
+        quotient = _in_cluster(known, a, b.constant) or floor_divide(a, b.constant)
         product = multiply(quotient, b)
         return quotient if not remainder_wanted or product is None else subtract(a, product)
     if b.low < 1 and not known.guessing and not known.proves(path, b.z3 >= 1):

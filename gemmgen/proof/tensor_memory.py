@@ -677,7 +677,7 @@ class TensorRunner(Runner):
         at = values.of(instruction.operands[1]) if shared and len(written(instruction)) == 1 else None
         return BASE if at is not None and at == self.monitor.address_at else None
 
-    def _met(self, roles: tuple[Role, ...]) -> Role | None:
+    def _met(self, roles: tuple[Role, ...], facts: Facts) -> tuple[Role, ...] | None:
         """All threads as one role, at the barrier that each of them has come to; None if some have not."""
         if any(role.ended for role in roles) or len({(role.block, role.place) for role in roles}) != 1:
             return None
@@ -697,7 +697,7 @@ class TensorRunner(Runner):
                 here = [next(place for place, role in enumerate(roles) if role.threads[number]) for number in range(self.count)]
                 merged[name] = tuple(columns[place][number] for number, place in enumerate(here))
         state = self.monitor.met(roles)
-        return Role(everyone, roles[0].block, roles[0].place, tuple(sorted(merged.items())), state)
+        return (Role(everyone, roles[0].block, roles[0].place, tuple(sorted(merged.items())), state),)
 
 
 def _settled(state: TensorState) -> TensorState:
