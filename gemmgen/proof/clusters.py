@@ -4,12 +4,14 @@ Each block of the cluster is followed by itself, with its rank as a number; ``%c
 block's own index is a multiple and its rank. What blocks do to each other is compared afterwards:
 
 - The fillers of some blocks copy to a block, and its readers release a slot at the ``empty`` barriers of just these blocks. So a filler
-  copies use c + S to a block only after all readers of that block released use c: bytes of two uses never meet in one phase of ``full``. A
-  warp arrives for use c + S at a filler's ``empty`` only after bytes of this filler for that use came, so that phases never meet there either.
+  copies use c + S to a block only after all readers of that block released use c: bytes of two uses never meet in one phase of ``full``.
+  A warp arrives for use c + S at a filler's ``empty`` only after this filler's bytes for that use came, so that phases do not meet there
+  either.
 - All copies to a slot together have the bytes that its block promises, and lie apart.
 - Blocks that do so take the same decisions, with as many uses of the ring between two of them.
-- Barriers of the cluster divide the run into intervals. In one interval, no two threads use a byte of another block unless both read it, and a
-  byte that is read was stored in an earlier one. The first barrier comes before, and the last one after all uses of other blocks' memory.
+- Barriers of the cluster divide the run into intervals. In one interval, no two threads use a byte of another block unless both read it,
+  and a byte that is read was stored in an earlier one. The first barrier comes before, and the last one after all uses of other blocks'
+  memory.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +32,7 @@ from gemmgen.kernels.launch import KernelLaunch, LaunchSequence
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.layouts import box_bytes, row_bytes, row_pitch
 from gemmgen.proof.rings import BARRIER_BYTES, GRID, INDEX, PROPERTIES, Ring, Sent, State, Turn, dynamic_shared, product_registers
-from gemmgen.proof.roles import MEETING, SHARED_BASE, Facts, Role, Runner, Values, only_global
+from gemmgen.proof.roles import SHARED_BASE, Facts, Role, Runner, Values, only_global
 from gemmgen.proof.slicing import written
 from gemmgen.proof.symbols import Content, Expression
 
@@ -126,16 +129,16 @@ class ClusterRunner(Runner):
         columns = [each if isinstance(each, tuple) else (each,) * self.count for each in (address, rank)]
         if any(not 0 <= where < WINDOW for where in columns[0]):
             raise Unliftable(instruction, "an address that is not one of this block's shared memory")
-        return tuple(where + (block + 1 if 0 <= block < self.monitor.blocks else 127) * WINDOW for where, block in zip(*columns, strict=True))
+        return tuple(
+            where + (block + 1 if 0 <= block < self.monitor.blocks else 127) * WINDOW for where, block in zip(*columns, strict=True)
+        )
 
     def _meets_again(self, role: Role, instruction: Instruction) -> bool:
         return instruction.opcode == "barrier" and instruction.modifiers[:2] == ("cluster", "wait")
 
     def _met(self, roles: tuple[Role, ...], facts: Facts) -> tuple[Role, ...] | None:
         states = self.monitor.met([role.monitor for role in roles], facts)
-        return tuple(
-            replace(role, place=role.place + 1, waiting=None, monitor=state) for role, state in zip(roles, states, strict=True)
-        )
+        return tuple(replace(role, place=role.place + 1, waiting=None, monitor=state) for role, state in zip(roles, states, strict=True))
 
 
 class ClusterRing(Ring):
@@ -366,7 +369,9 @@ class ClusterRing(Ring):
                             raise Unliftable(instruction, "outside of shared memory, or not aligned")
                         part = owners[address - SHARED_BASE : address - SHARED_BASE + size]
                         if stores and (part >= 0).any():
-                            self.found.note("races", ("one store", instruction.line), False, "two threads store the same bytes", instruction)
+                            self.found.note(
+                                "races", ("one store", instruction.line), False, "two threads store the same bytes", instruction
+                            )
                         part[:] = thread
                 numbers.append(len(self.far))
                 self.far.append(Far(state.interval, target, owners, stores, instruction))
@@ -466,7 +471,7 @@ def _fills(rings: Sequence[ClusterRing]) -> list[dict[int, tuple[tuple[int, int]
             here = sorted((start, size) for ring in rings for start, size, blocks in ring.copies[slot][1] if mine.rank in blocks)
             if sum(size for _, size in here) != promised:
                 raise Unliftable(None, f"{sum(size for _, size in here)} bytes are copied to a slot that waits for {promised}")
-            if any(start + size > following for (start, size), (following, _) in zip(here, here[1:], strict=False)):
+            if any(start + size > following for (start, size), (following, _) in pairwise(here)):
                 raise Unliftable(None, "copies of two blocks to a slot overlap")
             regions[slot] = tuple(here)
         found.append(regions)
@@ -496,12 +501,19 @@ def _settle_cluster(rings: Sequence[ClusterRing], runners: Sequence[ClusterRunne
                 releasing[block].add(ring.rank)
     same = all(releasing[rank] == copied[rank] for rank in copied)
     first = rings[0]
-    fine = all(counts[each] == 1 for each in first.full) and all(counts[each] == arrivals[rank] for each in first.empty for rank in arrivals)
+    fine = all(counts[each] == 1 for each in first.full) and all(
+        counts[each] == arrivals[rank] for each in first.empty for rank in arrivals
+    )
     for name in ("races", "progress", "initialised"):
-        found.note(name, "arrivals", fine, f"slots are released by {arrivals[0]} arrivals, and their barriers count {counts[first.empty[0]]}")
+        found.note(
+            name, "arrivals", fine, f"slots are released by {arrivals[0]} arrivals, and their barriers count {counts[first.empty[0]]}"
+        )
         found.note(name, "releases", same, "the blocks that a filler copies to are not those whose readers release its slots")
     if any(copied[rank] != {rank} for rank in copied):
-        ways = {(tuple((s.before, s.after, s.comparison, s.outcome) for s in runner.steps), tuple(ring.tempo)) for ring, runner in _pairs(rings, runners)}
+        ways = {
+            (tuple((s.before, s.after, s.comparison, s.outcome) for s in runner.steps), tuple(ring.tempo))
+            for ring, runner in _pairs(rings, runners)
+        }
         for name in ("races", "progress", "initialised"):
             found.note(name, "one way", len(ways) == 1, "the blocks of a cluster may take different decisions")
     meetings = set[int]().union(*[ring.meetings for ring in rings])
@@ -541,10 +553,18 @@ def _settle_far(rings: Sequence[ClusterRing]) -> None:
             for _, each in far:
                 if not each.stores and each.interval == interval:
                     missing = (each.owners >= 0) & ~ready
-                    found.note("initialised", ("far", each.instruction.line), not missing.any(), "reads bytes that were not written", each.instruction)
+                    found.note(
+                        "initialised",
+                        ("far", each.instruction.line),
+                        not missing.any(),
+                        "reads bytes that were not written",
+                        each.instruction,
+                    )
             for instruction, when, bytes_ in mine.awaited:
                 if when == interval:
-                    found.note("initialised", instruction.line, not (bytes_ & ~ready).any(), "reads bytes that were not written", instruction)
+                    found.note(
+                        "initialised", instruction.line, not (bytes_ & ~ready).any(), "reads bytes that were not written", instruction
+                    )
             ready |= mine.written.get(interval, np.zeros(mine.shared_bytes, np.bool_))
             for ring in rings:
                 for number in ring.delivered.get(interval, ()):
@@ -576,7 +596,9 @@ def _as_one(rings: Sequence[ClusterRing]) -> Ring:
         sends |= {replace(sent, thread=sent.thread + threads * rank) for sent in ring.sends}
         for role, found in ring.turns.items():
             turns[all_of(role, rank)] = {
-                Turn(all_of(turn.threads, rank), frozenset((line, tuple(wide(each, rank) for each in places)) for line, places in turn.boxes))
+                Turn(
+                    all_of(turn.threads, rank), frozenset((line, tuple(wide(each, rank) for each in places)) for line, places in turn.boxes)
+                )
                 for turn in found
             }
         ends |= {all_of(role, rank): facts for role, facts in ring.ends.items()}

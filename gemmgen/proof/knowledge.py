@@ -265,7 +265,11 @@ class Knowledge:
         """True unless all threads of a block have the same value for a term; ``besides``: numbers of terms that they share as well."""
         if isinstance(term, int):
             return False
-        shared = {*besides, *self._numbers((*[value.term for value in self.block.values()], *self.block_symbols)), *self._numbers((*self.turns, *self.finished))}
+        shared = {
+            *besides,
+            *self._numbers((*[value.term for value in self.block.values()], *self.block_symbols)),
+            *self._numbers((*self.turns, *self.finished)),
+        }
         for symbol in self.private[len(self._private) :]:
             self._private[symbol.get_id()] = symbol
         return any(number in self._private and number not in shared for number in self._symbols(term))

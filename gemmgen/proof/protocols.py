@@ -126,7 +126,7 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         if accesses is None or reads or any(contract.arrays[name].workspace for name in fetched):
             found["initialised"].unproved.append("elements of the workspace that this launch reads may never be stored")
     if product is not None and ring.fragments is None:
-        found["coverage"] = Verdict("coverage", unproved=["sums in tensor memory are not followed"])
+        found["coverage"] = Verdict("coverage", unproved=["sums in tensor memory, or of blocks in clusters, are not followed"])
     elif product is not None:
         ready = all(found[name].holds for name in ("memory", "races", "progress"))
         missing = Verdict("coverage", unproved=["memory, races and progress must be proved first"])
