@@ -9,9 +9,8 @@
 //
 // Launch:  grid min(ceil_div(k, 64) * ceil_div(n * p * q, 128), 396), 1, 1; block 160, 1, 1; dynamic shared memory
 // 57408 bytes.
-// Expects: c must be a multiple of 16; the copy engine (TMA) requires pixel strides that are multiples of 16 bytes.
-// Expects: k must be a multiple of 16; the copy engine (TMA) requires pixel strides of y that are multiples of 16
-// bytes.
+// Expects: c must be a multiple of 16; TMA requires pixel strides that are multiples of 16 bytes.
+// Expects: k must be a multiple of 16; TMA requires pixel strides of y that are multiples of 16 bytes.
 // Expects: p must be the output height that h, padding, filter, stride and dilation give.
 // Expects: q must be the output width that w, padding, filter, stride and dilation give.
 // Expects: groups must be 1.
@@ -83,7 +82,7 @@ struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
 
-// Fetches a tensor map into the cache that the copy engine reads it from.
+// Fetches a tensor map into the cache that TMA reads it from.
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
 {
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
@@ -130,7 +129,7 @@ __device__ __forceinline__ void store_boxes_wait()
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(kPending) : "memory");
 }
 
-// Makes this thread's writes to shared memory visible to the copy engine and to the tensor cores.
+// Makes this thread's writes to shared memory visible to TMA and to the tensor cores.
 __device__ __forceinline__ void fence_async_proxy()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -193,7 +192,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes new barriers known to the other blocks of the cluster and to the copy engine.
+// Makes new barriers known to the other blocks of the cluster and to TMA.
 __device__ __forceinline__ void mbarrier_init_fence()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -488,8 +487,7 @@ hopper_conv_wgmma_s8_64x128x64_s4_g1_b3_1x1_s8_nhwc_sm90a_b8d5a3da(
             constexpr int kRowsAlike = 2;  // that fill all banks together, and are permuted alike
             constexpr int kPeriodBytes = 8 * kRowBytes;  // of the swizzle, which permutes the vectors of eight rows
             static_assert(kStages * (kBytesA + kBytesB) % kPeriodBytes == 0 && kBlockBytes % kPeriodBytes == 0);
-            // Its group collects them in shared memory, from where the copy engine takes them, swizzled by the row
-            // within a period.
+            // Its group collects them in shared memory, from where TMA takes them, swizzled by the row within a period.
             if (thread == 0)
                 store_boxes_wait<0>();
             sync_group<kGroupThreads>(group);

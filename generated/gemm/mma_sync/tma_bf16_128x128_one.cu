@@ -95,7 +95,7 @@ struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
 
-// Fetches a tensor map into the cache that the copy engine reads it from.
+// Fetches a tensor map into the cache that TMA reads it from.
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
 {
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
@@ -157,7 +157,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes new barriers known to the other blocks of the cluster and to the copy engine.
+// Makes new barriers known to the other blocks of the cluster and to TMA.
 __device__ __forceinline__ void mbarrier_init_fence()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -334,7 +334,7 @@ mma_bf16_tma_one_128x128x64_w64x32_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_a98c4686(
     constexpr int kInstructionM = 16;
     constexpr int kMatrix = 8;  // 8x8 fragments of a result: a lane has two adjacent columns of row lane / 4
     constexpr int kBarrierBytes = 8;
-    // The copy engine permutes vectors of 16 bytes by their address, with a period of eight rows: every tile begins
+    // TMA permutes vectors of 16 bytes by their address, with a period of eight rows: every tile begins
     // with a period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;

@@ -80,7 +80,7 @@ struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
 
-// Fetches a tensor map into the cache that the copy engine reads it from.
+// Fetches a tensor map into the cache that TMA reads it from.
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
 {
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
@@ -116,7 +116,7 @@ __device__ __forceinline__ void store_boxes_wait()
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(kPending) : "memory");
 }
 
-// Makes this thread's writes to shared memory visible to the copy engine and to the tensor cores.
+// Makes this thread's writes to shared memory visible to TMA and to the tensor cores.
 __device__ __forceinline__ void fence_async_proxy()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -184,7 +184,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes new barriers known to the other blocks of the cluster and to the copy engine.
+// Makes new barriers known to the other blocks of the cluster and to TMA.
 __device__ __forceinline__ void mbarrier_init_fence()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -454,8 +454,8 @@ bf16_64x128_64x128x64_s8_c1_tma_bf16_bf16_bf16_nt_sm90a_0733cf9b(
             }
 
             // Epilogue: in every kMatrix columns a thread has two adjacent elements of one row, and two of another,
-            // kMatrix rows below. Each group collects kInstructionM x kChunk results in shared memory, from where the
-            // copy engine takes them, swizzled by the row within a period; buffers begin at multiples of a period.
+            // kMatrix rows below. Each group collects kInstructionM x kChunk results in shared memory, from where TMA
+            // takes them, swizzled by the row within a period; buffers begin at multiples of a period.
             constexpr int kVectorBytes = 16;
             constexpr int kPeriodRows = 8;  // period of the swizzle; a row has as many vectors
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;

@@ -72,7 +72,7 @@ struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
 
-// Fetches a tensor map into the cache that the copy engine reads it from.
+// Fetches a tensor map into the cache that TMA reads it from.
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
 {
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
@@ -149,7 +149,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes new barriers known to the other blocks of the cluster and to the copy engine.
+// Makes new barriers known to the other blocks of the cluster and to TMA.
 __device__ __forceinline__ void mbarrier_init_fence()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
