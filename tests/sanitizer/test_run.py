@@ -482,7 +482,10 @@ def test_the_build_of_a_project_uses_the_wrapper(toolkit: Toolkit, tmp_path: Pat
         "main.o: main.cu\n\t$(CUDA_DIR)/bin/nvcc -arch=sm_52 -gencode arch=compute_60,code=sm_60 -cudart static -c $<\n"
     )
     (tmp_path / "main.cu").write_text(
-        '#include <cstdio>\n__global__ void k() { printf("built\\n"); }\nint main() {\n'
+        "#include <cstdio>\n#include <cuda_profiler_api.h>\n#include <nvToolsExt.h>\n"
+        '__global__ void k() { printf("built\\n"); }\nint main() {\n'
+        '  int* x; cudaProfilerStart(); nvtxRangePush("all"); cudaMallocManaged(&x, 4); cudaMemPrefetchAsync(x, 4, cudaCpuDeviceId);\n'
+        "  cudaMemAdvise(x, 4, cudaMemAdviseSetReadMostly, 0); nvtxRangePop(); cudaProfilerStop(); cudaFree(x);\n"
         "  struct cudaDeviceProp properties = {0}; cudaGetDeviceProperties(&properties, 0);\n"
         "  k<<<1, 1>>>(); return cudaThreadSynchronize() || !properties.clockRate || properties.major != 8;\n"
         "}\n"

@@ -93,7 +93,7 @@ def make_toolkit(folder: Path, architecture: str) -> Toolkit:
     source = "".join(f'#line 1 "{file}"\n{file.read_text()}\n' for file in _SOURCES)
     stubs = _stubs(source, nvcc)
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    headers = [file.read_text() for file in sorted(_HEADERS.iterdir())]
+    headers = [file.read_text() for file in sorted(_HEADERS.rglob("*.h"))]
     key = cache_key("CUDA runtime", source, *headers, stubs, version, nvcc.release, nvcc.include)
     cache = Cache(quiet=True)
     library = folder / LIBRARY
@@ -127,7 +127,8 @@ def make_toolkit(folder: Path, architecture: str) -> Toolkit:
     # Libraries that projects link by name; all are this one. Host code of kernels needs libstdc++, which C projects do not name.
     linked = folder / _LINKED
     linked.mkdir()
-    for name in ("libcudart.so", "libcudart_static.a", "libcuda.so", "libcublas.so", "libcublas_static.a", "libnvrtc.so"):
+    shared = (f"lib{name}.so" for name in ("cudart", "cuda", "cublas", "nvrtc", "nvToolsExt"))
+    for name in (*shared, "libcudart_static.a", "libcublas_static.a"):
         (linked / name).write_text(f'INPUT("{library}" AS_NEEDED(-lstdc++))\n')
     packaged = in_packages("include/nvrtc.h")
     if packaged and not (Path(nvcc.include) / "nvrtc.h").exists():

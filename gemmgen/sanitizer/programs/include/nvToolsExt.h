@@ -1,0 +1,3 @@
+// The former place of NVTX's header.
+#pragma once
+#include <nvtx3/nvToolsExt.h>
