@@ -3,14 +3,14 @@
 PTX ISA, "Memory Consistency Model for 5th generation of TensorCore operations". The operations of one lane are a stream, which a commit's
 barrier tells of. An access by a warp counts from its wait on. Between threads, the one that comes first executes
 tcgen05.fence::before_thread_sync (a commit contains it), then both synchronize, and the other executes fence::after_thread_sync.
-Accesses of one warp need no fence.
+An operation that follows one in flight, and is executed after it, needs both fences as well. Accesses of one warp need no fence.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -170,6 +170,9 @@ class TensorRules:
             if not event.of_warp and event.operation is not None:
                 if event.lane != lane and not self._follows(lane, event.lane, event.issued):
                     self._race(inst, lane, event)
+                elif in_order and event.lane // WARP != lane // WARP:
+                    issued = replace(event, thread=int(self.order.threads[event.lane]), time=event.issued)
+                    self._check_fences(inst, lane, issued, fenced_by_commit=False)
                 continue
             if event.of_warp and event.lane // WARP == lane // WARP and self._is_present(event):
                 continue
@@ -192,9 +195,9 @@ class TensorRules:
         threads = np.arange(event.thread, event.thread + WARP)
         return bool(self.order.ordered(np.full(WARP, lane), threads, np.full(WARP, event.time)).any())
 
-    def _check_fences(self, inst: Instruction, lane: int, event: _Event) -> None:
+    def _check_fences(self, inst: Instruction, lane: int, event: _Event, fenced_by_commit: bool = True) -> None:
         missing = []
-        if event.of_warp and not self._fenced_before(lane, event):
+        if (event.of_warp or not fenced_by_commit) and not self._fenced_before(lane, event):
             missing.append("no tcgen05.fence::before_thread_sync lies between the first one and the synchronization")
         after = self._after.get(lane // WARP)
         if after is None or not self._knew(after, event):
