@@ -404,10 +404,14 @@ def measure(
     return row
 
 
+NUMBERS = ("order", "mainloop", "decomposition", "early_launch", "store", "rasterization")
+"""Fields of a spec that a line of times holds."""
+
+
 def numbers(plan: KernelPlan) -> dict[str, Any]:
     """The fields of a spec that make it a point."""
     fields = plan.spec.model_dump(mode="json", exclude_defaults=True)
-    return {name: fields[name] for name in ("order", "mainloop", "decomposition", "early_launch", "store") if name in fields}
+    return {name: fields[name] for name in NUMBERS if name in fields}
 
 
 def main() -> None:

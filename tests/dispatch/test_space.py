@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from math import log2
 
 import numpy as np
 import pytest
@@ -281,3 +282,38 @@ def test_large_factors_that_are_read_once_leave_the_l2_first():
     assert {hint[2:] for hint in few if hint[1] == "row_major"} == {("normal", "evict_first")}  # all tiles have 64 rows or more
     assert all(hint[2:] == ("normal", "normal") for hint in hints("64,2048,2048,nt,bf16"))  # small weights may be there for the next call
     assert all(hint[2:] == ("normal", "normal") for hint in hints("4096,8192,8192,nt,bf16"))
+
+
+@pytest.mark.parametrize(
+    ("text", "tile", "order", "expected"),
+    [
+        # 9 rows of tiles share each of 160 columns; 10 columns of tiles share each of 200 rows of B; 39 blocks are too many to follow.
+        ("576,2048,5568,tt,bf16", (64, 160), "row_major", ("minor", 16)),
+        ("2560,640,5248,nn,bf16", (64, 200), "column_major", ("major", 16)),
+        ("192,1536,3072,nt,bf16", (64, 40), "row_major", ("minor", 8)),
+        ("4096,4096,4096,nt,bf16", (128, 256), "row_major", ("minor", 8)),
+    ],
+)
+def test_neighbouring_blocks_share_the_larger_tile(text, tile, order, expected):
+    specs = _plain_specs(parse_problem(f"gemm:{text}"), tile, order)
+    assert specs and {(spec.rasterization.along, spec.rasterization.group) for spec in specs} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "tile", "starts"), [("512,6144,3072,nn,bf16", (128, 192), True), ("128,5632,5632,nt,bf16", (64, 96), False)]
+)
+def test_dense_grids_start_early_however_long_they_take(text, tile, starts):
+    specs = _plain_specs(parse_problem(f"gemm:{text}"), tile, "row_major")
+    assert specs and {spec.early_launch for spec in specs} == {starts}
+
+
+def _plain_specs(request, tile, order):
+    """Specs of points with a tile, one block on an SM, without clusters."""
+    found = []
+    for points in space.points(request, H200):
+        for place, row in enumerate(points.features):
+            if (row[0], row[1]) == (log2(tile[0]), log2(tile[1])) and not row[7:11].any():
+                spec = points.spec(place, False)
+                if spec.order == order:
+                    found.append(spec)
+    return found
