@@ -136,8 +136,15 @@ class ClusterRunner(Runner):
     def _meets_again(self, role: Role, instruction: Instruction) -> bool:
         return instruction.opcode == "barrier" and instruction.modifiers[:2] == ("cluster", "wait")
 
+    def _named(
+        self, roles: tuple[Role, ...], facts: Facts, comparison: Expression, together: Sequence[int]
+    ) -> tuple[tuple[Role, ...], Facts, Expression | None, bool, Content | None]:
+        if self.decides(comparison) is False:  # no turn follows
+            return roles, facts, None, False, None
+        return super()._named(roles, facts, comparison, together)
+
     def _met(self, roles: tuple[Role, ...], facts: Facts) -> tuple[Role, ...] | None:
-        states = self.monitor.met([role.monitor for role in roles], facts)
+        states = self.monitor.met(roles, facts)
         return tuple(replace(role, place=role.place + 1, waiting=None, monitor=state) for role, state in zip(roles, states, strict=True))
 
 
@@ -195,9 +202,11 @@ class ClusterRing(Ring):
             raise Unliftable(instruction, "this use of a barrier of the cluster is not modelled")
         return replace(state, arrived=True)
 
-    def met(self, states: Sequence[object], facts: Facts) -> Sequence[State]:
+    def met(self, roles: Sequence[Role], facts: Facts) -> Sequence[State]:
         """The states of all roles behind a barrier of the cluster."""
-        found = [state for state in self.together(states, True, facts) if isinstance(state, State)]
+        found = [state for state in self.together([role.monitor for role in roles], True, facts) if isinstance(state, State)]
+        if all(roles[0].threads):
+            self.teams.setdefault(roles[0].threads, (0,) * len(roles[0].threads))
         interval = found[0].interval
         if any(state.interval != interval or not state.arrived for state in found) or interval >= MAX_INTERVALS:
             raise Unliftable(None, "barriers of the cluster that not all threads come to in turn, or too many")

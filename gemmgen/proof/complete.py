@@ -132,7 +132,8 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
     if guards is None:
         raise _NotShown(f"{place(store)}: the condition under which a thread comes to it is not known")
     known = lifter.known
-    symbols, threads = known.all_threads(), known.contract.launch.threads
+    symbols = known.cluster_threads()
+    threads = known.contract.launch.threads * (known.contract.launch.cluster[0] if known.block_symbols else 1)
     allowed = np.ones(threads, dtype=bool)
     alone: list[Condition] = []
     rest: list[Condition] = []
@@ -151,7 +152,7 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
         if indices is None:
             raise _NotShown(f"{place(store)}: an offset that is no sum of indices times strides")
         indices = [_settled(known, index, guards) for index in indices]
-        forms = [by_thread(known, index, digits) for index in indices]
+        forms = [by_thread(known, index, digits, symbols) for index in indices]
         outer, tables = tuple(form[0] for form in forms), tuple(form[1] for form in forms)
         parts.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest), turn))
     return parts
@@ -241,7 +242,7 @@ def _division(known: Knowledge, outers: Sequence[Mapping[Monomial, int]], turn: 
         if numbers[0] not in factors or numbers[0] not in digits:
             continue
         dividend, divisor = known.quotients[numbers[0]]
-        outer, own = by_thread(known, dividend)
+        outer, own = by_thread(known, dividend, symbols=known.cluster_threads())
         walk = walk_of(known, outer, turn)
         if walk is not None and int(own.min()) >= 0 and int(own.max()) < walk.width:
             return Division(*numbers, dividend, divisor, walk, own)

@@ -35,17 +35,23 @@ class Another(Protocol):
         """Its value of a term."""
 
 
-def by_thread(known: Knowledge, term: z3.ArithRef, digits: Collection[int] = ()) -> tuple[dict[Monomial, int], Numbers]:
+def by_thread(
+    known: Knowledge, term: z3.ArithRef, digits: Collection[int] = (), symbols: Mapping[int, Numbers] | None = None
+) -> tuple[dict[Monomial, int], Numbers]:
     """The part of a number that threads share, or that depends on terms of some numbers, and the rest for each thread.
+
+    ``symbols``: the indices of all threads, which may be those of a cluster.
 
     Raises ``NotEnumerable``.
     """
     shared: dict[Monomial, int] = {}
-    symbols = known.all_threads()
-    table: Numbers = np.zeros(known.contract.launch.threads, dtype=np.int64)
+    if symbols is None:
+        symbols = known.all_threads()
+    table: Numbers = np.zeros(max([known.contract.launch.threads, *[len(each) for each in symbols.values()]]), dtype=np.int64)
     for monomial, number in known.polynomials.of(term).items():
         factors = [known.polynomials.term(factor) for factor in monomial]
-        if factors and (not any(known.depends_on_thread(factor) for factor in factors) or not {*monomial}.isdisjoint(digits)):
+        own = any(known.depends_on_thread(factor) or known.depends_on_rank(factor) for factor in factors)
+        if factors and (not own or not {*monomial}.isdisjoint(digits)):
             shared[monomial] = number
             continue
         value: Numbers = np.asarray(number, dtype=np.int64)

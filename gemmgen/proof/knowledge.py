@@ -230,9 +230,9 @@ class Knowledge:
         clusters = factors[1] if len(factors) == 2 else z3.Product(*factors[1:])
         self.private += [cluster, rank]
         self.facts += [cluster >= 0, cluster < clusters, rank >= 0, rank < blocks]
-        self.factors |= {cluster.get_id(): factors[1:], rank.get_id(): (z3.IntVal(blocks),)}
-        self.extents |= {cluster.get_id(): clusters, rank.get_id(): z3.IntVal(blocks)}
-        self.block_parts["x"] = (cluster, rank)
+        self.factors[cluster.get_id()] = factors[1:]
+        self.extents[cluster.get_id()] = clusters
+        self.block_parts["x"] = (cluster,)  # the rank counts as a part of the thread's index, where threads are listed
         self.block_symbols += [cluster, rank]
         self.cluster, self.rank = Value(cluster, 0, (1 << 31) // blocks - 1), Value(rank, 0, blocks - 1)
         return Value(cluster * blocks + rank, 0, (1 << 31) - 1)
@@ -243,6 +243,16 @@ class Knowledge:
         x, y, _ = self.contract.threads
         by_axis = {"x": count % x, "y": count // x % y, "z": count // (x * y)}
         return {value.term.get_id(): by_axis[axis] for axis, value in self.thread.items() if not isinstance(value.term, int)}
+
+    def cluster_threads(self) -> dict[int, Numbers]:
+        """The indices of all threads of a block, or of all blocks of a cluster, whose ranks belong to them."""
+        threads = self.all_threads()
+        if not self.block_symbols:
+            return threads
+        blocks = self.contract.launch.cluster[0]
+        found: dict[int, Numbers] = {number: np.tile(values, blocks) for number, values in threads.items()}
+        found[self.rank.z3.get_id()] = np.repeat(np.arange(blocks, dtype=np.int64), self.contract.launch.threads)
+        return found
 
     @property
     def linear_thread(self) -> Value:
@@ -273,6 +283,10 @@ class Knowledge:
         for symbol in self.private[len(self._private) :]:
             self._private[symbol.get_id()] = symbol
         return any(number in self._private and number not in shared for number in self._symbols(term))
+
+    def depends_on_rank(self, term: z3.ExprRef) -> bool:
+        """True unless all blocks of a cluster have the same value for a term of the block."""
+        return bool(self.block_symbols) and self.rank.z3.get_id() in self._symbols(term)
 
     @staticmethod
     def _numbers(terms: Iterable[Term]) -> set[int]:

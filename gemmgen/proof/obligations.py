@@ -719,6 +719,7 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
     who = [value.term for value in known.thread.values() if not isinstance(value.term, int)]
     for parts in known.block_parts.values():  # a block is known by the parts of its index, where the kernel uses those
         who += parts
+    who += known.block_symbols
     turns = tuple(dict.fromkeys(turn for store in stores for turn in store.turns))
     different = z3.Or(*[symbol != other.term(symbol) for symbol in (*who, *turns)])
     classes: dict[tuple[str, ...], bool] = {}
@@ -774,8 +775,6 @@ def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], ide
     turns = {turn.get_id(): None for store, _, _ in places for turn in store.turns}
     outer |= turns
     parts = {part.get_id() for part in blocks}
-    if known.block_symbols and all(known.proves(store.path, known.rank.z3 == 0) for store, _, _ in places):
-        parts.discard(known.rank.z3.get_id())  # the first block of each cluster stores
     divided: list[tuple[int, int, z3.ArithRef, frozenset[int]]] = []
     private = {symbol.get_id() for symbol in known.private}
     for quotient, remainder in known.divided:
@@ -792,10 +791,10 @@ def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], ide
     stores = [Stored(indices, count.as_long(), store.path) for store, indices, count in places if z3.is_int_value(count)]
     if len(stores) < len(places):
         return False
-    shared = shared_elements(known.polynomials, stores, Digits(known.all_threads(), outer, identities, divided))
+    shared = shared_elements(known.polynomials, stores, Digits(known.cluster_threads(), outer, identities, divided))
     if shared is None:  # a loop's step may hold the grid in another form
         simple = {number: None if extent is None else z3.simplify(extent) for number, extent in outer.items()}
-        shared = shared_elements(known.polynomials, stores, Digits(known.all_threads(), simple, identities, divided))
+        shared = shared_elements(known.polynomials, stores, Digits(known.cluster_threads(), simple, identities, divided))
     if shared is None:
         return False
     excluded: dict[tuple[object, ...], bool] = {}

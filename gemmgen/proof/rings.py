@@ -198,6 +198,8 @@ class Ring:
         self.arrivals: dict[tuple[bool, ...], tuple[bool, ...]] = {}
         self.teams: dict[tuple[bool, ...], tuple[int, ...]] = {}
         self._footprints: dict[object, int] = {}
+        self._users: dict[int, set[tuple[bool, ...]]] = {}
+        """By footprint: the roles that make the access."""
         self._owners: list[tuple[np.ndarray, bool]] = []
         """By footprint: the thread that each byte belongs to, -1 for none, and whether it is written."""
         self._uses: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
@@ -493,6 +495,7 @@ class Ring:
         if "bulk_group" not in instruction.modifiers or not isinstance(start, int | tuple):
             raise Unliftable(instruction, "a copy whose place is not known")
         number = self._footprint(instruction, start, box_rows(found) * row_pitch(found), threads, False, SHARED_ALIGNMENT, box=found)
+        self._users.setdefault(number, set()).add(role.threads)
         owners = self._owners[number][0]
         ready = np.zeros(len(owners), np.bool_)
         for other in state.visible:
@@ -759,6 +762,7 @@ class Ring:
         else:
             size = TYPE_BYTES[instruction.type] * (len(data.elements) if isinstance(data, Vector) else 1)
         number = self._footprint(instruction, address, size, threads, stores, size, by_warp=opcode == "stmatrix")
+        self._users.setdefault(number, set()).add(role.threads)
         if not stores:
             return self._loaded(state, instruction, number)
         if self.fragments is not None:
@@ -890,8 +894,22 @@ class Ring:
                     written_by[team] = written_by.get(team, np.zeros(self.shared_bytes, np.bool_)) | here
         for bytes_ in touched.values():
             taken[bytes_] += 1
-        apart = not (taken > 1).any()
+        apart = not (taken > 1).any() and not self._parted_meet()
         self.found.note("races", "separate memory", apart, "slots, barriers and the memory of teams of threads overlap")
+
+    def _parted_meet(self) -> bool:
+        """True if roles that have parted may touch the same bytes: barriers that the whole block met at before do not order them."""
+        touched: dict[tuple[bool, ...], np.ndarray] = {}
+        written_by: dict[tuple[bool, ...], np.ndarray] = {}
+        for number, (owners, stores) in enumerate(self._owners):
+            for role in self._users.get(number, ()):
+                for bytes_ in (touched, written_by) if stores else (touched,):
+                    bytes_[role] = bytes_.get(role, np.zeros(self.shared_bytes, np.bool_)) | (owners >= 0)
+        return any(
+            (touched[one] & written_by[other]).any() and not _contains(one, other) and not _contains(other, one)
+            for other in written_by
+            for one in touched
+        )
 
 
 def _groups(threads: tuple[bool, ...]) -> tuple[int, ...]:
