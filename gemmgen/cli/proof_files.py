@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import get_args
@@ -15,6 +15,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import Formula
 from gemmgen.core.text import printable
 from gemmgen.emulator.launch import MAX_THREADS
+from gemmgen.emulator.ptx.parser import parse
 from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.front_end import CompileOptions
@@ -123,6 +124,9 @@ def read_foreign(
     if min(width, height, depth) < 1 or width * height * depth > MAX_THREADS:
         raise GemmgenError(f"--block {printable(','.join(map(str, block)), 60)}: a block has 1 to {MAX_THREADS} threads")
     launch = KernelLaunch(entry.symbol, (x, y, z), (width, height, depth), tuple(entry.parameter_names), Formula(shared))
+    cluster = parse(code.ptx).functions[entry.symbol].directives.get("reqnctapercluster", ())
+    if cluster:
+        launch = replace(launch, cluster=(*cluster, 1, 1)[:3])
     constraints = tuple(Constraint(Formula(text), text) for text in expects)
     dimensions = tuple(Dimension(name, name) for name in names)
     sequence = LaunchSequence(entry.symbol, dimensions, tuple(arguments), (launch,), constraints)

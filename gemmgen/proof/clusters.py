@@ -31,7 +31,19 @@ from gemmgen.hardware.tensor_map import SHARED_ALIGNMENT
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.layouts import box_bytes, row_bytes, row_pitch
-from gemmgen.proof.rings import BARRIER_BYTES, GRID, INDEX, PROPERTIES, Ring, Sent, State, Turn, dynamic_shared, product_registers
+from gemmgen.proof.rings import (
+    BARRIER_BYTES,
+    GRID,
+    INDEX,
+    PROPERTIES,
+    Ring,
+    Sent,
+    State,
+    Turn,
+    one_shared_array,
+    product_registers,
+    uses_rings,
+)
 from gemmgen.proof.roles import SHARED_BASE, Facts, Role, Runner, Values, only_global
 from gemmgen.proof.slicing import written
 from gemmgen.proof.symbols import Content, Expression
@@ -47,6 +59,15 @@ Bytes = npt.NDArray[np.bool_]
 Owners = npt.NDArray[np.int32]
 Decides = Callable[[Expression], bool | None]
 """The outcome of a comparison that has only one; None for others."""
+
+
+def uses_cluster(function: Function) -> bool:
+    """True for a kernel with statements on a cluster: barriers, and memory of other blocks."""
+    return any(
+        each.opcode == "mapa"
+        or (each.opcode in ("barrier", "ld", "st", "red", "atom") and any("cluster" in word for word in each.modifiers))
+        for each in function.body
+    )
 
 
 def of_clusters(launch: KernelLaunch) -> KernelLaunch:
@@ -165,6 +186,7 @@ class ClusterRing(Ring):
     ) -> None:
         super().__init__(sequence, launch, function, shared_bytes, fills)
         self.rank, self.blocks = rank, blocks
+        self._has_ring = uses_rings(function)
         self.tempo: list[tuple[int, ...]] = []
         """Uses of the ring by each role between two decisions of all."""
         self.copies: dict[int, tuple[int, tuple[tuple[int, int, frozenset[int]], ...]]] = {}
@@ -185,6 +207,17 @@ class ClusterRing(Ring):
         self.meetings: set[int] = set()
         self.last_far = -1
         """The last interval in which another block is used."""
+
+    def start(self) -> State:
+        """The state before the first event."""
+        return replace(super().start(), started=not self._has_ring)
+
+    def settle(self) -> None:
+        """Checks of the block as a whole, after all ways were followed."""
+        if self._has_ring:
+            super().settle()
+        else:
+            self._disjoint({})
 
     # -- intervals ---------------------------------------------------------------------------------------------
 
@@ -420,7 +453,7 @@ def follow_cluster(
 ) -> tuple[Ring, Runner]:
     """The protocol of a kernel whose blocks form clusters, as that of one block that has the threads of all. Raises ``Unliftable``."""
     _only_added_to(function)
-    name, size = dynamic_shared(launch, module, function)
+    name, size = one_shared_array(launch, module, function, static=not uses_rings(function))
     blocks = launch.cluster[0]
 
     def run(fills: Sequence[Mapping[int, tuple[tuple[int, int], ...]]]) -> list[tuple[ClusterRing, ClusterRunner]]:
@@ -443,7 +476,9 @@ def follow_cluster(
     for ring, regions in zip(rings, fills, strict=True):
         ring.fills = dict(regions)
         ring.settle()
-    _settle_cluster(rings, runners)
+    if uses_rings(function):
+        _settle_ring(rings, runners)
+    _settle_cluster(rings)
     return _as_one(rings), _all_ways(runners)
 
 
@@ -487,8 +522,8 @@ def _fills(rings: Sequence[ClusterRing]) -> list[dict[int, tuple[tuple[int, int]
     return found
 
 
-def _settle_cluster(rings: Sequence[ClusterRing], runners: Sequence[ClusterRunner]) -> None:
-    """What the blocks of a cluster do to each other."""
+def _settle_ring(rings: Sequence[ClusterRing], runners: Sequence[ClusterRunner]) -> None:
+    """Copies and releases of all blocks of a cluster fit together."""
     found = rings[0].found
     layouts = {(ring.barriers, tuple(ring.full), tuple(ring.empty)) for ring in rings}
     if len(layouts) != 1:
@@ -525,6 +560,11 @@ def _settle_cluster(rings: Sequence[ClusterRing], runners: Sequence[ClusterRunne
         }
         for name in ("races", "progress", "initialised"):
             found.note(name, "one way", len(ways) == 1, "the blocks of a cluster may take different decisions")
+
+
+def _settle_cluster(rings: Sequence[ClusterRing]) -> None:
+    """The blocks of a cluster meet equally often, and their uses of each other's memory are in order."""
+    found = rings[0].found
     meetings = set[int]().union(*[ring.meetings for ring in rings])
     found.note("progress", "barriers of the cluster", len(meetings) == 1, "threads may pass different numbers of barriers of the cluster")
     last = max(ring.last_far for ring in rings)

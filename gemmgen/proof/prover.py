@@ -79,6 +79,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     except ImportError:
         raise EnvironmentMissing("proofs need z3: pip install 'gemmgen[proof]'") from None
     from gemmgen.emulator.ptx.parser import parse
+    from gemmgen.proof.clusters import uses_cluster
     from gemmgen.proof.complete import complete
     from gemmgen.proof.contract import Contract, Inexpressible
     from gemmgen.proof.control import Unliftable
@@ -109,7 +110,10 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
         names = (*names, "complete")
         if launch.cluster != (1, 1, 1) and _shares(sequence):
             raise Unliftable(None, "clusters of blocks that share a workspace are not modelled")
-        if uses_rings(function):
+        required = function.directives.get("reqnctapercluster", ())
+        if required and (*required, 1, 1)[:3] != launch.cluster:
+            raise Unliftable(None, "a launch with other clusters than the kernel requires")
+        if uses_rings(function) or uses_cluster(function):
             if product is not None:
                 names = (*names, "coverage")
             verdicts |= ring_verdicts(sequence, launch, module, function, solver)

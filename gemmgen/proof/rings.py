@@ -982,16 +982,18 @@ def follow(
 
     ``fragments``: follows sums of products, from the tensor maps and the bytes of shared memory.
     """
-    name, size = dynamic_shared(launch, module, function)
+    name, size = one_shared_array(launch, module, function)
     ring, _ = _run(sequence, launch, function, size, name, {}, check_time)
     used = fragments({map_.name: map_ for map_ in ring.maps.values()}, size)
     return _run(sequence, launch, function, size, name, ring.fills, check_time, used)
 
 
-def dynamic_shared(launch: KernelLaunch, module: Module, function: Function) -> tuple[str, int]:
-    """The name and the bytes of the only array in shared memory. Raises ``Unliftable``."""
-    shared = [variable for variable in module.variables.values() if variable.space == "shared"]
-    if len(shared) != 1 or shared[0].size or (function.variables and any(each.space == "shared" for each in function.variables)):
+def one_shared_array(launch: KernelLaunch, module: Module, function: Function, *, static: bool = False) -> tuple[str, int]:
+    """The name and the bytes of the only array in shared memory, which may be ``static``. Raises ``Unliftable``."""
+    shared = [variable for variable in (*module.variables.values(), *function.variables) if variable.space == "shared"]
+    if static and len(shared) == 1 and shared[0].size:
+        return shared[0].name, shared[0].size
+    if len(shared) != 1 or shared[0].size or shared[0].name not in module.variables:
         raise Unliftable(None, "shared memory that is not one array of the launch's size")
     try:
         size = launch.dynamic_shared_bytes.evaluate({})

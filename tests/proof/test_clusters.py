@@ -18,6 +18,7 @@ from gemmgen.proof.prover import KernelProof, prove_kernel
 from gemmgen.toolchain.compilation import compile_plan
 
 SECONDS = 30.0
+PROVED = {"memory", "races", "once", "progress", "initialised", "complete"}
 PAIR, SPLIT = "gemm/wgmma/bf16_decode/32_pair", "gemm/wgmma/bf16_decode/16_k2"
 
 
@@ -37,7 +38,7 @@ def proof_of(name: str, ptx: str) -> KernelProof:
 @pytest.mark.parametrize("name", [PAIR, SPLIT])
 def test_kernels_of_clusters_are_proved(name: str) -> None:
     proof = proof_of(name, kernel(name)[1])
-    assert {*proof.proved} == {"memory", "races", "once", "progress", "initialised", "complete"}, [each.reasons for each in proof.properties]
+    assert {*proof.proved} == PROVED, [each.reasons for each in proof.properties]
 
 
 def changed(pattern: str, into: str, which: int = 0) -> Callable[[str], str]:
