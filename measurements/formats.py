@@ -38,6 +38,7 @@ from gemmgen.ops.weight_kernels import call_of, kernel_of, spec_of
 from gemmgen.perf.contestants import median_seconds
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
+from measurements.weight_reads import ALONE, EARLY, fastest, reads
 
 HERE = Path(__file__).resolve().parent
 DEVICE = "H200"
@@ -52,6 +53,8 @@ WIDTHS = (4, 8)
 OLDER = "sm_80"
 """Architecture whose kernels are timed too, up to FEW_ROWS."""
 FEW_ROWS = 16
+READ_ROWS = (1, 16)
+"""Rows of products beside which kernels are timed that only read the same bytes."""
 EXPERTS, TAKEN = 64, 8
 EXPERT_CASES = ((512, 4096, 4096), (4096, 4096, 2048), (4096, 2048, 7168))
 """Tokens, columns and depth."""
@@ -153,6 +156,9 @@ def narrow() -> Iterator[dict[str, Any]]:
             if not isinstance(peers[0], str):
                 calls["cublaslt"] = lambda i, peers=peers: peers[i % len(peers)].run()
             found = microseconds(calls, sets)
+            if m in READ_ROWS:
+                alone = reads(torch, [tuple(one._arrays.values()) for one in weights], a, out, "sm_90a")
+                found |= fastest(microseconds(alone, sets))
             moved = weight_bytes(n, k, bits) + 2 * m * (n + k)
             yield {
                 "part": "narrow",
@@ -259,20 +265,24 @@ def report(data: dict[str, Any]) -> str:
             f"*Roof*: bytes of packed weights, scales, zero points (4 bits) and activations at {READ_RATE / 1e12} TB/s,",
             "the rate at which an H200 reads.",
             f"*{OLDER}*: kernels without features of later architectures, on the same GPU.",
+            "*Read*: a kernel that only reads the same bytes (`measurements/weight_reads.py`). *Alone*: its launches do not overlap; *early*:",
+            "the next one begins once all weights of this one were read. Launches of `ops.matmul` overlap too, but the next one reads rows",
+            "of A, and multiplies, after this one has ended.",
             "",
             f"| m × n × k | bits | ops.matmul, µs | {OLDER}, µs | cuBLASLt bfloat16, µs | cuBLASLt / ours | of the roof "
-            f"| {OLDER} of the roof |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|",
+            f"| {OLDER} of the roof | read alone, µs | read early, µs |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
         ]
     for row in of(rows, "narrow"):
         found = row["microseconds"]
         older, roof = "", ""
         if OLDER in found:
             older, roof = f"{found[OLDER]:.1f}", f"{row['of_roof'] * found['ops'] / found[OLDER]:.2f}"
+        alone, early = (f"{found[kind]:.1f}" if kind in found else "" for kind in (ALONE, EARLY))
         ratio = f"{row['of_cublaslt']:.2f}" if row["of_cublaslt"] is not None else ""
         lines.append(
             f"| {row['m']} × {row['n']} × {row['k']} | {row['bits']} | {found['ops']:.1f} | {older} "
-            f"| {found.get('cublaslt', float('nan')):.1f} | {ratio} | {row['of_roof']:.2f} | {roof} |"
+            f"| {found.get('cublaslt', float('nan')):.1f} | {ratio} | {row['of_roof']:.2f} | {roof} | {alone} | {early} |"
         )
     if of(rows, "experts"):
         lines += [

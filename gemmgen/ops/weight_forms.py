@@ -13,14 +13,15 @@ from typing import Literal
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.gemm.narrow_weights.warpgroups import groups_ahead, rows_at_a_time
+from gemmgen.kernels.gemm.narrow_weights.warpgroups import rows_at_a_time
 from gemmgen.kernels.gemm.packed_weights import PANEL
 from gemmgen.kernels.gemm.wgmma.cost import usable
 
 Method = Literal["tiles", "streams", "warpgroups"]
 STEP_K = 128
 """Values of k in a step of a warp that streams weights, and in a stage of warpgroups."""
-DEPTHS = {2: 1024, 8: 512, 16: 256}
+DEPTHS = {2: (1024, 4096), 8: (512, 1024, 2048, 4096), 16: (512, 1024, 2048)}
+CHUNKS = 2
 """Values of k of a chunk of A, by the rows of a tile; more if a step of all warps has more."""
 MAX_STAGES = 12
 EVEN = 0.7
@@ -95,9 +96,10 @@ class Form:
 def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
     """Forms whose warps stream weights, for tiles of 2, 8 or 16 rows; rings are as deep as one to four blocks on an SM allow."""
     clusters = (1, 2, 4) if architecture.supports("clusters") else (1,)
-    for panels, k_warps, slices in combinations(range(1, WARPS[1] + 1), (1, 2, 4, 8), clusters):
-        depth = max(DEPTHS[rows], STEP_K * k_warps)
-        if not WARPS[0] <= panels * k_warps <= WARPS[1] or panels * 4 % slices:
+    for panels, k_warps, slices, depth in combinations(range(1, WARPS[1] + 1), (1, 2, 4, 8), clusters, DEPTHS[rows]):
+        if not WARPS[0] <= panels * k_warps <= WARPS[1] or panels * 4 % slices or depth < STEP_K * k_warps:
+            continue
+        if rows * depth > panels * k_warps * 2048:
             continue
         deepest = 2
         for blocks in (4, 3, 2, 1):
@@ -151,10 +153,9 @@ def shared_bytes(form: Form, numbers: Numbers) -> int:
     sums = form.k_warps * rows * columns * 4 if form.slices > 1 else 0
     if form.method == "streams":
         ring = columns // PANEL * form.k_warps * form.stages * stage_bytes(numbers)
-        return ring + 2 * rows * (2 * depth + 16) + sums + BARRIER_BYTES
-    ahead = max(2 * numbers.groups, groups_ahead(rows)) * columns * 2 * numbers.numbers if numbers.group else 0
-    stage = rows * STEP_K * 2 + columns * STEP_K * numbers.bits // 8
-    return form.stages * stage + (sums or rows_at_a_time(rows) * (columns + columns // form.warp[1]) * 4) + ahead + BARRIER_BYTES
+        return ring + CHUNKS * rows * (2 * depth + 16) + sums + BARRIER_BYTES
+    stage = rows * STEP_K * 2 + columns * STEP_K * numbers.bits // 8 + numbers.groups * columns * 2 * numbers.numbers
+    return form.stages * stage + (sums or rows_at_a_time(rows) * (columns + columns // form.warp[1]) * 4) + BARRIER_BYTES
 
 
 def stage_bytes(numbers: Numbers) -> int:

@@ -375,7 +375,9 @@ class WarpgroupLoop(WarpgroupInstruction):
     copies_ahead: int = 0
     """Stages of gathered rows of A that the producer's threads have under way while they start the next."""
     scale_bytes: int = 0
-    """Shared memory of a stage's block scales."""
+    """Shared memory of the block scales of a block of k."""
+    scale_blocks: int = 1
+    """Blocks of k of a stage."""
     scale_warps: int = 0
     """Warps of the producer that bring block scales."""
     scale_steps: int = 1
@@ -592,7 +594,7 @@ class WarpgroupLoop(WarpgroupInstruction):
         staging = (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else self.turned_bytes * self.consumers
         waiting = BARRIER_BYTES * self.barriers + TICKET_BYTES * self.tickets
         return (
-            self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.scale_bytes + self.metadata_pitch)
+            self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.scale_blocks * self.scale_bytes + self.metadata_pitch)
             + staging
             + self.sums_bytes
             + self.extremes_bytes

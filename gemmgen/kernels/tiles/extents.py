@@ -9,6 +9,8 @@ from pydantic import Field
 from gemmgen.kernels.family import SpecModel
 
 Extent = Annotated[int, Field(ge=1, le=1024, strict=True)]
+MAX_DEPTH = 4096
+"""Largest depth of a step: a tile of few rows may have many values of k."""
 
 
 class Extents2(SpecModel):
@@ -23,5 +25,5 @@ class Extents2(SpecModel):
 class Extents3(Extents2):
     """A tile of the result, and the depth of a step along k."""
 
-    k: Extent
+    k: Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)]
     """Values of k in a step."""

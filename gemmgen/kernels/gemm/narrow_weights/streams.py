@@ -29,6 +29,8 @@ NEGATIVE_UNITS = {"f16": "0x98009800u", "bf16": "0xbc80bc80u"}
 NEGATIVE_EIGHTS = {"f16": "0xa400a400u", "bf16": "0xbe00be00u"}
 """Bits of two numbers, -1 and -8 in these units."""
 OTHER_REGISTERS = 64
+CHUNKS = 2
+LATE = True
 """Registers of a thread beside sums and words; an estimate."""
 
 
@@ -139,6 +141,16 @@ class StreamLoop(Codes):
         return self.stages * self.stage_bytes
 
     @property
+    def late(self) -> bool:
+        """True if the next launch may begin once all weights of this one were asked for."""
+        return LATE
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of A in shared memory."""
+        return CHUNKS
+
+    @property
     def chunk_bytes(self) -> int:
         """A chunk of A; rows are padded by 16 bytes against bank conflicts."""
         return self.tile_m * (self.chunk_steps * self.step_k * 2 + 16)
@@ -190,7 +202,7 @@ class StreamLoop(Codes):
     @property
     def received_offset(self) -> int:
         """Bytes of shared memory before the sums that blocks of a cluster send, and their barrier."""
-        return self.warps * self.ring_bytes + 2 * self.chunk_bytes
+        return self.warps * self.ring_bytes + self.chunks * self.chunk_bytes
 
     @property
     def shared_bytes(self) -> int:
@@ -283,7 +295,7 @@ def stream_regions(loop: StreamLoop) -> tuple[SharedRegion, ...]:
             f"packed weights{numbers}, [warp][stage]" + ("; then sums" if loop.cluster_k == 1 else ""),
         ),
         SharedRegion(
-            "chunks", "unsigned short", (2, loop.tile_m, pitch // 2), size, 2 * loop.chunk_bytes, "parts of A, [chunk][m][k], padded"
+            "chunks", "unsigned short", (loop.chunks, loop.tile_m, pitch // 2), size, loop.chunks * loop.chunk_bytes, "parts of A, [chunk][m][k], padded"
         ),
     ]
     if loop.cluster_k > 1:

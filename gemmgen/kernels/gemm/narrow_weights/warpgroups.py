@@ -27,11 +27,8 @@ WARP_COLUMNS = 16
 """Columns of an instruction's result that a warp has."""
 MAX_ROWS = 256
 MAX_COLUMNS = 256
-GROUPS_AHEAD = 8
-"""Groups along k whose scales and zero points are copied ahead."""
 MANY_ROWS = 176
-"""Rows of a tile above which a step takes so long that half as many groups are copied ahead, and half as many rows of sums are stored
-at a time, to save shared memory."""
+"""Rows of a tile above which half as many rows of sums are stored at a time, to save shared memory."""
 NUMBER_BYTES = 2
 """Bytes of a scale or a zero point."""
 BARRIER_BYTES = 8
@@ -45,11 +42,6 @@ OTHER_REGISTERS = 40
 def rows_at_a_time(tile_m: int) -> int:
     """Rows of a tile whose sums a group of warps passes through shared memory at a time."""
     return gcd(tile_m, 16 if tile_m > MANY_ROWS else 32)
-
-
-def groups_ahead(tile_m: int) -> int:
-    """Groups along k whose scales and zero points are copied ahead, for tiles of so many rows."""
-    return GROUPS_AHEAD // 2 if tile_m > MANY_ROWS else GROUPS_AHEAD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,19 +164,14 @@ class RegisterLoop(Codes, WarpgroupInstruction):
         return self.consumers * self.sums_rows * (self.tile_n // self.consumers + 4) * 4
 
     @property
-    def ahead(self) -> int:
-        """Steps whose scales and zero points are in shared memory, or on their way there: a step takes less time than a copy."""
-        return max(2, groups_ahead(self.tile_m) * self.group // TILE_K)
-
-    @property
     def numbers_offset(self) -> int:
         """Bytes of shared memory before scales and zero points."""
         return self.stages_bytes + self.sums_bytes
 
     @property
     def numbers_bytes(self) -> int:
-        """Scales and zero points that warps copy ahead."""
-        groups = self.ahead * TILE_K // self.group if self.group else 0
+        """Scales and zero points of all stages."""
+        groups = self.stages * TILE_K // self.group if self.group else 0
         return groups * self.tile_n * NUMBER_BYTES * (2 if self.zeros else 1)
 
     @property
@@ -303,7 +290,7 @@ def register_regions(loop: RegisterLoop) -> tuple[SharedRegion, ...]:
     sent = "sums that blocks of the cluster send" if loop.cluster_k > 1 else "sums of some rows, [group][row][column], padded"
     words = "scales and zero points" if loop.zeros else "scales"
     size, offset = loop.numbers_bytes, loop.numbers_offset
-    numbers = [SharedRegion("numbers", "unsigned short", (size // NUMBER_BYTES,), offset, size, f"{words}, [warp][group]")] if size else []
+    numbers = [SharedRegion("numbers", "unsigned short", (size // NUMBER_BYTES,), offset, size, f"{words}, [stage][group]")] if size else []
     return (
         SharedRegion(
             "stages", "unsigned char", (loop.stages, stage), 0, loop.stages_bytes, "rows of A, swizzled, and packed weights, [stage]"

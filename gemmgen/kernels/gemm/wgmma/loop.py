@@ -24,7 +24,7 @@ from gemmgen.kernels.gemm.wgmma.reasons import (
     shape_reasons,
     wgmma_reasons,
 )
-from gemmgen.kernels.gemm.wgmma.scaled import scale_bytes, scale_steps
+from gemmgen.kernels.gemm.wgmma.scaled import scale_blocks, scale_bytes, scale_steps
 from gemmgen.kernels.math.warpgroup import (
     BLOCK_ROWS,
     INSTRUCTION_BYTES,
@@ -132,6 +132,7 @@ def warpgroup_loop(
         unroll=unroll_argument(mainloop.unroll),
         products=products,
         scale_bytes=scale_bytes(spec, mainloop),
+        scale_blocks=scale_blocks(spec, mainloop),
         scale_warps=int(bool(spec.scales.given and not spec.grouping.gathered)),
         scale_steps=scale_steps(spec, mainloop),
         product_sets=mainloop.product_sets,
@@ -238,8 +239,8 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         add(
             "scales",
             "float",
-            (loop.stages, loop.scale_bytes // 4),
-            loop.stages * loop.scale_bytes,
+            (loop.stages, loop.scale_blocks * loop.scale_bytes // 4),
+            loop.stages * loop.scale_blocks * loop.scale_bytes,
             "block scales of a stage, those of A first",
         )
     add(

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     Column = NDArray[np.float64]
 
 BLOCK_K = 128
-"""Values of k that share a scale: those of one stage, and of one promotion."""
+"""Values of k that share a scale: those of one promotion."""
+MOST_BLOCKS = 2
+"""Blocks of k of a stage, at most."""
 
 SCALE_TYPES = ("f32", "ue8m0")
 SCALE_BYTES = 4
@@ -90,15 +92,20 @@ def column_scales(scales: Scales, tile_n: Column, instruction_n: Column) -> Colu
 
 
 def scale_bytes(spec: GemmSpec, mainloop: WgmmaMainloop) -> int:
-    """Shared memory of a stage's scales."""
+    """Shared memory of the scales of a stage's block of k."""
     return round_up(SCALE_BYTES * sum(scales.count for scales in staged_scales(spec, mainloop)), SCALE_ALIGNMENT)
+
+
+def scale_blocks(spec: GemmSpec, mainloop: WgmmaMainloop) -> int:
+    """Blocks of k of a stage; 1 without block scales."""
+    return mainloop.tile.k // BLOCK_K if spec.scales.given else 1
 
 
 def scale_steps(spec: GemmSpec, mainloop: WgmmaMainloop) -> int:
     """Steps whose scales a warp of the producer reads at a time, adjacent ones by one access: four, two or one, as its registers allow."""
     of_a_lane = sum(ceil_div(scales.count, 32) for scales in staged_scales(spec, mainloop))
     most = LANE_SCALES[mainloop.consumers]
-    return next(steps for steps in (4, 2, 1) if steps * of_a_lane <= most or steps == 1)
+    return next(steps for steps in (4, 2, 1) if steps * of_a_lane <= most or steps == scale_blocks(spec, mainloop))
 
 
 def scaled_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Reason]:
@@ -114,9 +121,14 @@ def scaled_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Reason]:
             yield Reason("scales", f"{field}.type", block.type, "f32 or ue8m0 for strategy: wgmma")
         if block.layout == "tiles_128x4":
             yield Reason("scales", f"{field}.layout", block.layout, "k_major or mn_major for strategy: wgmma")
-    if spec.scales.given and (mainloop.tile.k != BLOCK_K or promoted_depth(spec, mainloop) != BLOCK_K):
+    blocks, rest = divmod(mainloop.tile.k, BLOCK_K)
+    if spec.scales.given and (rest or blocks > MOST_BLOCKS or promoted_depth(spec, mainloop) != mainloop.tile.k):
         got = f"tile.k: {mainloop.tile.k}, promote_every: {mainloop.promote_every}"
-        yield Reason("scales", "mainloop", got, f"tile.k: {BLOCK_K} and promote_every: auto with block scales")
+        yield Reason("scales", "mainloop", got, f"tile.k: {BLOCK_K} or {MOST_BLOCKS * BLOCK_K} and promote_every: auto with block scales")
+    elif spec.scales.given and blocks > 1 and (mainloop.product_sets != blocks or spec.grouping.gathered):
+        got = f"{mainloop.tile.k} with product_sets: {mainloop.product_sets}"
+        need = f"{BLOCK_K}, or product_sets: {blocks}, a set for each block of k, and rows of A that are not gathered"
+        yield Reason("scales", "mainloop.tile.k", got, need)
     if mainloop.product_sets > 1 and (not spec.scales.given or mainloop.instruction_n not in (None, mainloop.tile.n)):
         need = "1, or block scales and all of the tile's columns in an instruction"
         yield Reason("product_sets", "mainloop.product_sets", str(mainloop.product_sets), need)
