@@ -265,9 +265,9 @@ def report(data: dict[str, Any]) -> str:
             f"*Roof*: bytes of packed weights, scales, zero points (4 bits) and activations at {READ_RATE / 1e12} TB/s,",
             "the rate at which an H200 reads.",
             f"*{OLDER}*: kernels without features of later architectures, on the same GPU.",
-            "*Read*: a kernel that only reads the same bytes (`measurements/weight_reads.py`). *Alone*: its launches do not overlap; *early*:",
-            "the next one begins once all weights of this one were read. Launches of `ops.matmul` overlap too, but the next one reads rows",
-            "of A, and multiplies, after this one has ended.",
+            "*Read*: a kernel that only reads the same bytes (`measurements/weight_reads.py`). *Alone*: its launches do not overlap;",
+            "*early*: the next one begins once all weights of this one were read. Launches of `ops.matmul` overlap too, but the next",
+            "one reads rows of A, and multiplies, after this one has ended.",
             "",
             f"| m × n × k | bits | ops.matmul, µs | {OLDER}, µs | cuBLASLt bfloat16, µs | cuBLASLt / ours | of the roof "
             f"| {OLDER} of the roof | read alone, µs | read early, µs |",

@@ -57,15 +57,15 @@ DEVICE, OLDER = find_device("H200"), find_architecture("sm_80")
 FEW_ROWS = 16
 """Rows up to which warps stream weights."""
 LAYERS = (
-    *((4096, 4096), (14336, 4096), (4096, 14336), (5120, 5120), (8192, 8192)),
-    *((28672, 8192), (2560, 10240), (7168, 18432), (6144, 5120), (11008, 4096), (14336, 14336)),
+    *((4096, 4096), (14336, 4096), (4096, 14336), (11008, 4096), (8192, 8192), (14336, 14336)),
+    *((5120, 5120), (28672, 8192), (7168, 18432), (2560, 10240), (6144, 5120)),
 )
 """Columns and depth of weights."""
 ROWS = (1, 8, 16, 32, 64)
 KINDS = ("streams", "alone", "warpgroups")
 WIDTHS = (4, 8)
 ROUNDS, GRAPH_SECONDS = 4, 4e-4
-TOGETHER = 12
+TOGETHER = 24
 """Kernels that are timed in turns."""
 AGREEMENT = 1e-2
 SLOW = 2.0

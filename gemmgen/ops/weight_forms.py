@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from gemmgen.core.formulas import ceil_div
-from gemmgen.hardware.target import Architecture
+from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.gemm.narrow_weights.warpgroups import rows_at_a_time
 from gemmgen.kernels.gemm.packed_weights import PANEL
 from gemmgen.kernels.gemm.wgmma.cost import usable
@@ -21,10 +21,11 @@ Method = Literal["tiles", "streams", "warpgroups"]
 STEP_K = 128
 """Values of k in a step of a warp that streams weights, and in a stage of warpgroups."""
 DEPTHS = {2: (1024, 4096), 8: (512, 1024, 2048, 4096), 16: (512, 1024, 2048)}
-CHUNKS = 2
-"""Values of k of a chunk of A, by the rows of a tile; more if a step of all warps has more."""
+"""Values of k of a chunk of A, by the rows of a tile."""
+THREAD_BYTES = 128
+"""Most bytes of a chunk of A that a thread copies."""
 MAX_STAGES = 12
-EVEN = 0.7
+EVEN = 0.8
 """Least balance of forms that are tried."""
 WARPS = (4, 16)
 """Fewest and most warps of a block that streams weights."""
@@ -91,24 +92,30 @@ class Form:
     blocks_per_sm: int = 1
     persistent: int = 0
     """Blocks that take tiles in turn; 0: one for each tile."""
+    chunks: int = 2
+    """Chunks of A in shared memory, where warps stream weights."""
+    late: bool = False
+    """True if the next launch begins once all weights were asked for, where warps stream weights."""
 
 
 def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
     """Forms whose warps stream weights, for tiles of 2, 8 or 16 rows; rings are as deep as one to four blocks on an SM allow."""
     clusters = (1, 2, 4) if architecture.supports("clusters") else (1,)
-    for panels, k_warps, slices, depth in combinations(range(1, WARPS[1] + 1), (1, 2, 4, 8), clusters, DEPTHS[rows]):
-        if not WARPS[0] <= panels * k_warps <= WARPS[1] or panels * 4 % slices or depth < STEP_K * k_warps:
+    starts = (False, True) if architecture.supports("programmatic_launch") else (False,)
+    for panels, k_warps, slices in combinations(range(1, WARPS[1] + 1), (1, 2, 4, 8), clusters):
+        if not WARPS[0] <= panels * k_warps <= WARPS[1] or panels * 4 % slices:
             continue
-        if rows * depth > panels * k_warps * 2048:
-            continue
-        deepest = 2
-        for blocks in (4, 3, 2, 1):
-            form = Form("streams", (rows, PANEL * panels, depth), (rows, PANEL), 1, k_warps, slices, blocks)
-            free = room(architecture, blocks) - shared_bytes(replace(form, stages=0), numbers)
-            stages = min(MAX_STAGES, free // (panels * k_warps * stage_bytes(numbers)))
-            if stages > deepest:
-                deepest = stages
-                yield replace(form, stages=stages)
+        for depth, chunks in combinations(DEPTHS[rows], (1, 2)):
+            if depth < STEP_K * k_warps or 2 * rows * depth > THREAD_BYTES * WARP_THREADS * panels * k_warps:
+                continue
+            deepest = 2
+            for blocks in (4, 3, 2, 1):
+                form = Form("streams", (rows, PANEL * panels, depth), (rows, PANEL), 1, k_warps, slices, blocks, chunks=chunks)
+                free = room(architecture, blocks) - shared_bytes(replace(form, stages=0), numbers)
+                stages = min(MAX_STAGES, free // (panels * k_warps * stage_bytes(numbers)))
+                if stages > deepest:
+                    deepest = stages
+                    yield from (replace(form, stages=stages, late=late) for late in starts)
 
 
 def streamed_rows(rows: int) -> int:
@@ -125,9 +132,16 @@ def balance(form: Form, n: int, k: int, sms: int) -> float:
 
 
 def suited(form: Form, n: int, k: int, sms: int) -> bool:
-    """True if blocks that stream weights occupy the SMs in one round, evenly, and their rings are about as deep as that allows."""
+    """True if blocks that stream weights occupy the SMs in one round, evenly, their rings are about as deep as that allows, and a chunk of
+    A is no deeper than it need be: one alone holds all of k, or as much as any does, while one of two holds less."""
     rounds = ceil_div(ceil_div(n, form.tile[1]) * form.slices, usable(sms, form.slices))
-    return rounds <= form.blocks_per_sm <= rounds + 2 and balance(form, n, k, sms) >= EVEN
+    if not rounds <= form.blocks_per_sm <= rounds + 2 or balance(form, n, k, sms) < EVEN:
+        return False
+    rows, columns, depth = form.tile
+    deeper = [other for other in DEPTHS[rows] if 2 * rows * other <= THREAD_BYTES * WARP_THREADS * columns // PANEL * form.k_warps]
+    whole = depth * form.slices >= k
+    less = any(STEP_K * form.k_warps <= other < depth and other * form.slices >= k for other in deeper)
+    return not whole if form.chunks > 1 else not less and (whole or depth in (1024, deeper[-1]))
 
 
 def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
@@ -153,7 +167,7 @@ def shared_bytes(form: Form, numbers: Numbers) -> int:
     sums = form.k_warps * rows * columns * 4 if form.slices > 1 else 0
     if form.method == "streams":
         ring = columns // PANEL * form.k_warps * form.stages * stage_bytes(numbers)
-        return ring + CHUNKS * rows * (2 * depth + 16) + sums + BARRIER_BYTES
+        return ring + form.chunks * rows * (2 * depth + 16) + sums + BARRIER_BYTES
     stage = rows * STEP_K * 2 + columns * STEP_K * numbers.bits // 8 + numbers.groups * columns * 2 * numbers.numbers
     return form.stages * stage + (sums or rows_at_a_time(rows) * (columns + columns // form.warp[1]) * 4) + BARRIER_BYTES
 
@@ -182,9 +196,11 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
     waiting = 0.3 * steps / (form.stages - 1) * waves
     read = fullest * rows * (k / form.slices) * 2 * sms / (2.4 * rate)
     body: float = (moved**SHARPNESS + busiest**SHARPNESS + waiting**SHARPNESS) ** (1 / SHARPNESS)
+    chunks = max(1.0, k / form.slices / depth)  # of A
     in_flight = min(resident, fullest) * panels * form.k_warps * (form.stages - 1)
     found = [log2(1.3 + body + read), log2(1.3 + body), log2(fullest * panels * form.k_warps * steps), log2(blocks / usable_sms / fullest)]
     found += [log2(min(blocks, usable_sms) / sms), log2(depth / STEP_K), log2(waves), float(form.blocks_per_sm == 2)]
+    found += [log2(chunks), float(form.chunks == 1), float(form.late), form.late * log2(steps)]
     for value in (in_flight, steps, panels, form.k_warps, form.slices, fullest, form.stages):
         found += [log2(value), log2(value) ** 2]
     few = rows <= 8 if form.method == "streams" else rows <= 32
@@ -193,7 +209,8 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
 
 def label(form: Form) -> str:
     """The key of a form in ``weight_costs.json``: all its numbers except the rows."""
-    return f"{form.tile[1]}x{form.tile[2]},{form.k_warps},{form.slices},{form.stages},{form.blocks_per_sm}"
+    kind = f",{form.chunks}{'L' if form.late else ''}" if form.method == "streams" else ""
+    return f"{form.tile[1]}x{form.tile[2]},{form.k_warps},{form.slices},{form.stages},{form.blocks_per_sm}{kind}"
 
 
 @dataclass(frozen=True)

@@ -329,6 +329,11 @@ class NarrowWeightsMainloop(SpecModel):
     and multiply them by rows of A in shared memory (``wgmma`` of sm_90a with its left factor in registers)."""
     k_warps: Annotated[int, Field(ge=1, le=8, strict=True), LATER] = 1
     """Warps of a block that take the steps along k of 32 columns in turn, with streams."""
+    chunks: Annotated[Literal[1, 2], LATER] = 2
+    """Chunks of rows of A in shared memory, with streams. 2: while warps multiply by one, the next is copied a part at a time."""
+    next_launch: Annotated[Literal["early", "late"], LATER] = "early"
+    """With streams and ``early_launch``, when the next launch may begin: ``early``, once the work before this one has ended; ``late``, once
+    this one has asked for all of its weights."""
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True), LATER] = 0
     """With warpgroups: blocks of the grid, which take tiles in turn. 0: one block for each tile."""
     tile: MmaTile

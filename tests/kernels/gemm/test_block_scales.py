@@ -39,6 +39,8 @@ def with_loop(**changes: Any) -> dict[str, Any]:
     return {**SPEC, "mainloop": {**MAINLOOP, **changes}}
 
 
+TWO_BLOCKS = with_loop(tile={"m": 64, "n": 32, "k": 256}, product_sets=2)
+"""Stages of two blocks of k."""
 CASES = ("primes", "padded leading dimensions", "not-a-numbers and infinities")
 
 
@@ -59,6 +61,8 @@ CASES = ("primes", "padded leading dimensions", "not-a-numbers and infinities")
             "scales": {"a": {"lines": 128}, "b": {"lines": 1}},
         },
         {**with_loop(stages=4, product_sets=2), "decomposition": {"scheme": "split_k_cluster", "slices": 2}},
+        {**TWO_BLOCKS, "scales": LINES},
+        {**TWO_BLOCKS, "decomposition": {"scheme": "split_k_parallel", "slices": 2}},
     ],
     ids=[
         "rows-blocks",
@@ -70,6 +74,8 @@ CASES = ("primes", "padded leading dimensions", "not-a-numbers and infinities")
         "tiles-across-blocks",
         "transposed",
         "clusters-along-k",
+        "two-blocks-of-a-stage",
+        "two-blocks-of-a-stage-split-k",
     ],
 )
 def test_scaled_products_are_those_of_the_reference(spec: dict[str, Any]) -> None:
@@ -107,6 +113,20 @@ def test_products_that_are_added_too_early_are_found() -> None:
     spec = with_loop(stages=3, product_sets=2)
     assert verified(spec, ("2 x 3 tiles",)).passed
     assert not verified(spec, ("2 x 3 tiles",), ("wgmma_wait<1>();", "wgmma_wait<2>();")).passed
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("wgmma_wait<1>();", "wgmma_wait<2>();"),
+        ("(stage * kScaleBlocks + 1)", "(stage * kScaleBlocks + 0)"),
+        ("const int block = ahead % kScaleBlocks;", "const int block = 1;"),
+        ("(kBlock + 1) * kBlockSteps", "kScaleBlocks * kBlockSteps"),
+    ],
+    ids=["too-early", "scales-of-the-first-block", "scales-stored-once", "products-of-both-blocks"],
+)
+def test_mistakes_in_stages_of_two_blocks_are_found(right: str, wrong: str) -> None:
+    assert not verified(TWO_BLOCKS, ("2 x 3 tiles",), (right, wrong)).passed
 
 
 def test_every_code_of_both_factors_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +169,8 @@ def test_an_infinite_scale_of_a_sum_of_zero_is_not_a_number() -> None:
         ({**SPEC, "scales": {"b": {"layout": "tiles_128x4"}}}, "scales.b.layout"),
         ({**{key: SPEC[key] for key in SPEC if key != "scales"}, "mainloop": {**MAINLOOP, "product_sets": 2}}, "mainloop.product_sets"),
         (with_loop(instruction_n=16, product_sets=2), "mainloop.product_sets"),
-        (with_loop(tile={"m": 64, "n": 32, "k": 256}), "mainloop"),
+        (with_loop(tile={"m": 64, "n": 32, "k": 256}), "mainloop.tile.k"),
+        (with_loop(tile={"m": 64, "n": 32, "k": 512}, product_sets=2), "mainloop"),
         (with_loop(promote_every="never"), "mainloop"),
         ({**SPEC, "storage": {"a": "s8", "b": "s8", "c": "f32"}}, "scales.a"),
         ({**SPEC, "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}}, "scales.a"),

@@ -268,12 +268,22 @@ def test_weights_scaled_and_rounded_give_the_reference(spec: dict[str, Any]) -> 
         (changed(WARPGROUPS, {"scaled": "weights"}), "fragment[1] = scale_bf16(fragment[1], scale);", ""),
         (changed(WARPGROUPS, {}, **ALONE, alignment={"a": 8, "c": 8}), "words[i / 2] >> i % 2 * 16", "words[i / 2]"),
         (STREAMS, "kTileK / kGroup * ld_numbers", "0 * ld_numbers"),
-        (STREAMS, "            __syncthreads();\n            load_rows", "            __syncwarp();\n            load_rows"),
-        (STREAMS, "store_rows(chunk ^ 1);", "store_rows(chunk);"),
+        (STREAMS, "if (chunk_step == 0)\n            __syncthreads();", "if (chunk_step == 0)\n            __syncwarp();"),
+        (STREAMS, "(chunk ^ 1) * kChunkBytes", "chunk * kChunkBytes"),
+        (WARPGROUPS, "stage * kGroups + part) * kGroupNumbers + j", "stage * kGroups) * kGroupNumbers + j"),
         (STREAMS, "sender < kSenders", "sender < kSenders - 1"),
         (WARPGROUPS, "fragment[1] = lower[0];", "fragment[1] = upper[0];"),
     ],
-    ids=["unscaled", "an-odd-column", "scales", "a-missing-barrier", "another-chunk", "a-missing-sender", "a-fragment"],
+    ids=[
+        "unscaled",
+        "an-odd-column",
+        "scales",
+        "a-missing-barrier",
+        "another-chunk",
+        "scales-of-another-group",
+        "a-missing-sender",
+        "a-fragment",
+    ],
 )
 def test_mistakes_of_streams_and_warpgroups_are_found(spec: dict[str, Any], right: str, wrong: str) -> None:
     assert not verified(spec, ("primes",), (right, wrong)).passed

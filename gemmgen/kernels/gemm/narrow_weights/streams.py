@@ -29,8 +29,6 @@ NEGATIVE_UNITS = {"f16": "0x98009800u", "bf16": "0xbc80bc80u"}
 NEGATIVE_EIGHTS = {"f16": "0xa400a400u", "bf16": "0xbe00be00u"}
 """Bits of two numbers, -1 and -8 in these units."""
 OTHER_REGISTERS = 64
-CHUNKS = 2
-LATE = True
 """Registers of a thread beside sums and words; an estimate."""
 
 
@@ -44,7 +42,11 @@ class StreamLoop(Codes):
     """Warps that share a panel's steps along k."""
     cluster_k: int
     chunk_steps: int
-    """Steps of all warps whose part of A is in shared memory at a time."""
+    """Steps of all warps whose part of A is a chunk."""
+    chunks: int
+    """Chunks of A in shared memory."""
+    late: bool
+    """True if the next launch may begin once all weights were asked for."""
     stages: int
     vector: int
     """Elements of A of one copy."""
@@ -141,16 +143,6 @@ class StreamLoop(Codes):
         return self.stages * self.stage_bytes
 
     @property
-    def late(self) -> bool:
-        """True if the next launch may begin once all weights of this one were asked for."""
-        return LATE
-
-    @property
-    def chunks(self) -> int:
-        """Chunks of A in shared memory."""
-        return CHUNKS
-
-    @property
     def chunk_bytes(self) -> int:
         """A chunk of A; rows are padded by 16 bytes against bank conflicts."""
         return self.tile_m * (self.chunk_steps * self.step_k * 2 + 16)
@@ -192,7 +184,10 @@ class StreamLoop(Codes):
             (
                 ("warps", f"{self.k_warps} for each {PANEL} columns{taken}"),
                 ("stages", f"{self.stages} for each warp, which copies to them and reads from them without waiting for others"),
-                ("rows of A", f"{self.chunk_steps * self.step_k} values of k at a time, twice, for all warps"),
+                (
+                    "rows of A",
+                    f"{self.chunk_steps * self.step_k} values of k at a time{', twice' if self.chunks > 1 else ''}, for all warps",
+                ),
             ),
             "warp" if self.k_warps == 1 else "warps",
             tuple((0, panel * PANEL, self.tile_m, PANEL) for panel in range(self.panels)),
@@ -237,6 +232,8 @@ def stream_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> StreamLoop
         k_warps=mainloop.k_warps,
         cluster_k=cluster,
         chunk_steps=block.k // (STEP_K * mainloop.k_warps),
+        chunks=mainloop.chunks,
+        late=mainloop.next_launch == "late",
         stages=mainloop.stages,
         vector=min(8, spec.alignment.a),
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
@@ -295,7 +292,12 @@ def stream_regions(loop: StreamLoop) -> tuple[SharedRegion, ...]:
             f"packed weights{numbers}, [warp][stage]" + ("; then sums" if loop.cluster_k == 1 else ""),
         ),
         SharedRegion(
-            "chunks", "unsigned short", (loop.chunks, loop.tile_m, pitch // 2), size, loop.chunks * loop.chunk_bytes, "parts of A, [chunk][m][k], padded"
+            "chunks",
+            "unsigned short",
+            (loop.chunks, loop.tile_m, pitch // 2),
+            size,
+            loop.chunks * loop.chunk_bytes,
+            "parts of A, [chunk][m][k], padded",
         ),
     ]
     if loop.cluster_k > 1:

@@ -66,7 +66,7 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
         unit=plan.unit,
         issue=1.0
         + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else pace.compensation)
-        + (scaled / (2.0 * loop.tile_m * loop.tile_n * loop.tile_k) if loop.scale_bytes else 0.0),
+        + (scaled * loop.scale_blocks / (2.0 * loop.tile_m * loop.tile_n * loop.tile_k) if loop.scale_bytes else 0.0),
         shared_clocks=0.0,
         loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) * _shared_loads(loop.cluster_n)
         + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n)

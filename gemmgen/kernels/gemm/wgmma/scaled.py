@@ -125,9 +125,9 @@ def scaled_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Reason]:
     if spec.scales.given and (rest or blocks > MOST_BLOCKS or promoted_depth(spec, mainloop) != mainloop.tile.k):
         got = f"tile.k: {mainloop.tile.k}, promote_every: {mainloop.promote_every}"
         yield Reason("scales", "mainloop", got, f"tile.k: {BLOCK_K} or {MOST_BLOCKS * BLOCK_K} and promote_every: auto with block scales")
-    elif spec.scales.given and blocks > 1 and (mainloop.product_sets != blocks or spec.grouping.gathered):
+    elif spec.scales.given and blocks > 1 and (mainloop.product_sets != blocks or spec.grouping.gathered or spec.grouping.depth == "steps"):
         got = f"{mainloop.tile.k} with product_sets: {mainloop.product_sets}"
-        need = f"{BLOCK_K}, or product_sets: {blocks}, a set for each block of k, and rows of A that are not gathered"
+        need = f"{BLOCK_K}, or product_sets: {blocks}, a set for each block of k, and neither gathered rows nor groups along k"
         yield Reason("scales", "mainloop.tile.k", got, need)
     if mainloop.product_sets > 1 and (not spec.scales.given or mainloop.instruction_n not in (None, mainloop.tile.n)):
         need = "1, or block scales and all of the tile's columns in an instruction"

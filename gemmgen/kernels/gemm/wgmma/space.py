@@ -38,7 +38,7 @@ from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.point_model import Extents, Shapes, point_model, traits_of
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LEAST_PART, MAX_BOX, held_part
-from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, column_scales, staged_bytes
+from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, MOST_BLOCKS, SCALE_TYPES, column_scales, staged_bytes
 from gemmgen.kernels.launch import CLUSTERED
 from gemmgen.kernels.math.warpgroup import (
     BARRIER_BYTES,
@@ -306,7 +306,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
     import numpy as np
 
     size = ELEMENTS[storage.type].bytes
-    depths = (BLOCK_K * size,) if storage.scales.given else DEPTH_BYTES
+    depths = tuple(BLOCK_K * blocks for blocks in range(1, MOST_BLOCKS + 1)) if storage.scales.given else DEPTH_BYTES
     usable = []
     for ping_pong, divided in ((False, False), (True, False), (False, True)):
         if divided and storage.joined:
@@ -344,6 +344,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             others += column_scales(storage.scales, tile_n, instruction_n)
             # The tensor cores need not wait for sums to be scaled where a second set of products fits.
             product_sets += (instruction_n == tile_n) & (blocks_m * 3 * tile_n / 2 + others <= limit)
+            barred |= product_sets < tile_k / BLOCK_K
         sums = blocks_m * (tile_n + (product_sets * instruction_n if storage.type in BYTE_FLOATS else 0)) / 2
         # The compiler gives a thread no more registers than it is launched with, and an instruction wants its sums among them.
         legal = ~barred & (sums + others <= limit) & (instruction_n / 2 + OTHER_REGISTERS <= allocated)
@@ -368,7 +369,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         legal &= fits > 0
         fixed = staged * consumers + (cluster_k - 1) * tile_m * tile_n * FLOAT_BYTES // collected
         fixed += BARRIER_BYTES * (np.where(ping_pong, consumers, 0) + consumers * boxes)
-        stage = (tile_m + tile_n / _part(storage, tile_n)) * depth + 2 * BARRIER_BYTES + staged_bytes(storage.scales, tile_m, tile_n)
+        stage = (tile_m + tile_n / _part(storage, tile_n)) * depth + 2 * BARRIER_BYTES
+        stage += staged_bytes(storage.scales, tile_m, tile_n) * np.maximum(1, tile_k // BLOCK_K)
         room = architecture.shared_bytes_per_sm // resident - architecture.reserved_shared_bytes_per_block
         stages = np.minimum(MAX_STAGES, (np.minimum(room, architecture.shared_bytes_per_block) - fixed) // stage)
         legal &= stages >= MIN_STAGES
