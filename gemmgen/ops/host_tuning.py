@@ -111,13 +111,14 @@ def class_of(m: int, n: int, k: int) -> ShapeClass:
     return "small" if m * n * k <= MAX_SMALL_PRODUCTS or k <= MAX_SHALLOW else "large"
 
 
+_LARGE = (*_DEPTH, "loops.few=none")
 _PACKED: tuple[Candidate, ...] = (("micro_kernels/avx512_12x32", _DEPTH), ("micro_kernels/avx2_6x16", _DEPTH))
 _WITHOUT_TIMING: dict[ShapeClass, tuple[Candidate, ...]] = {
     "few_rows": (_AVX512_FITTED, *_PACKED),
     "few_rows_near": (_AVX512_FITTED, _AVX2_FITTED),
     "few_columns": (_AVX512_FITTED, _AVX2_FITTED),
     "small": (_AVX512_FITTED, _AVX2_FITTED),
-    "large": (("c7_streamed", _DEPTH), ("micro_kernels/avx2_6x16", (*_DEPTH, *_FETCHED))),
+    "large": (("c7_streamed", _LARGE), ("micro_kernels/avx2_6x16", (*_LARGE, *_FETCHED))),
 }
 """Candidates of each class, the best first, as measured on the machines of ``docs/cpu.md``. NEON has one."""
 

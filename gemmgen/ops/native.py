@@ -11,7 +11,7 @@ from typing import Any
 from gemmgen.core.errors import EnvironmentMissing, PlanError
 from gemmgen.hardware.cpu import cpu_architecture
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan, packed, plan_cpu_gemm
-from gemmgen.kernels.cpu_gemm.spec import CpuGemmSpec
+from gemmgen.kernels.cpu_gemm.spec import BlockedLoops, CpuGemmSpec
 from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.launch import ArrayArgument
@@ -134,7 +134,7 @@ def native_plan(request: Request) -> CpuGemmPlan | None:
     if readable is None:
         return None
     form, letters = readable
-    return _planned(general_spec(class_of(*form.sizes), letters), form.epilogue)
+    return _planned(general_spec(class_of(*form.sizes), letters), form.epilogue, form.invariant != "none")
 
 
 def _readable(request: Request) -> tuple[GemmRequest, Transposes] | None:
@@ -173,7 +173,7 @@ def native_call(request: Request) -> NativeCall | None:
         return None
     form, letters = readable
     try:
-        served = _served(letters, form.epilogue, class_of(*form.sizes), prod(form.sizes) > MOST_PRODUCTS)
+        served = _served(letters, form.epilogue, class_of(*form.sizes), prod(form.sizes) > MOST_PRODUCTS, form.invariant != "none")
     except EnvironmentMissing:
         return None
     return None if served is None else NativeCall(served, form)
@@ -185,20 +185,20 @@ def _leading_dimension(layout: Layout, row_major: bool) -> int:
     return max(least, layout.strides[slow]) if layout.shape[slow] > 1 else least
 
 
-def _served(letters: Transposes, epilogue: tuple[Any, ...], shape: ShapeClass, patient: bool) -> Served | None:
+def _served(letters: Transposes, epilogue: tuple[Any, ...], shape: ShapeClass, patient: bool, invariant: bool = False) -> Served | None:
     """The kernel for a kind of product. ``patient``: one of so many multiplications that it waits for the kernel meant for it; others
-    take one that is compiled in a part of a second, while a thread compiles that."""
-    key = letters, epilogue, shape
+    take one that is compiled in a part of a second, while a thread compiles that. ``invariant``: rows keep their bits."""
+    key = letters, epilogue, shape, invariant
     found = _known.get(key)
     if found is not None:
         return found
-    plan = _planned(general_spec(shape, letters), epilogue)
+    plan = _planned(general_spec(shape, letters), epilogue, invariant)
     if plan is None:
         return None
     served = Served(plan)
     waits = patient or host_plan_is_cached(plan)
-    first = None if waits or epilogue else first_function(letters)
-    quick = None if waits or first else _planned(quick_spec(letters), epilogue)
+    first = None if waits or epilogue or invariant else first_function(letters)
+    quick = None if waits or first else _planned(quick_spec(letters), epilogue, invariant)
     if first is not None:
         served.serve_by(first)
     else:
@@ -209,7 +209,7 @@ def _served(letters: Transposes, epilogue: tuple[Any, ...], shape: ShapeClass, p
     return served
 
 
-_known: dict[tuple[Transposes, tuple[Any, ...], ShapeClass], Served] = {}
+_known: dict[tuple[Transposes, tuple[Any, ...], ShapeClass, bool], Served] = {}
 
 
 @cache
@@ -217,10 +217,12 @@ def _compilers() -> Compilers:
     return Compilers(compile_host_plan)
 
 
-def _planned(spec: CpuGemmSpec | None, epilogue: tuple[Any, ...]) -> CpuGemmPlan | None:
-    """The plan of a spec with other operations; None if there is none."""
+def _planned(spec: CpuGemmSpec | None, epilogue: tuple[Any, ...], invariant: bool = False) -> CpuGemmPlan | None:
+    """The plan of a spec with other operations; None if there is none. ``invariant``: its functions for few rows must keep a row's bits."""
     if spec is None:
         return None
+    if invariant and isinstance(spec.loops, BlockedLoops) and spec.loops.few == "fastest":
+        spec = replaced(spec, {"loops": spec.loops.model_copy(update={"few": "invariant"})})
     try:
         return plan_cpu_gemm(replaced(spec, {"epilogue": epilogue}), cpu_architecture(spec.architecture))
     except PlanError:

@@ -11,11 +11,13 @@ enum {
     SLICE = 256,      // steps along k whose products are added up before they are added to C
     SLICE_UNIT = 16,  // that slices are multiples of
     BLOCK_ROWS = 96,  // rows of the left operand that are packed together
-    // Few columns are multiplied by dot products; these are the limits of the kernels that follow.
+    // Few columns, or rows, are multiplied by dot products; these are the limits of the kernels that follow.
     DOT_SUMS = 16,
     DOT_COLUMNS = 3,
-    MOST_DOT_COLUMNS = 8,
+    MOST_DOT_COLUMNS = 4,
     SHORT_DOT = 8,
+    MOST_TURNED = 8,
+    LONG_DOT = 80,
     DOT_FLOATS = 24576,
 };
 
@@ -107,11 +109,11 @@ static int multiply_by_tiles(const struct problem *p)
     return 0;
 }
 
-// Dot products of the rows of the left operand, which lie along k, with a column that does, too. Element k belongs to sum k % DOT_SUMS.
-static void multiply_by_dots(const struct problem *p, ptrdiff_t column, const float *x)
+// Dot products of a row or column, `x`, with `lines` lines of an operand; all lie along k. Element k belongs to sum k % DOT_SUMS.
+static void multiply_by_dots(const struct problem *p, const struct operand *y, ptrdiff_t lines, const float *x, float *c, ptrdiff_t step)
 {
-    for (ptrdiff_t i = 0; i < p->rows; ++i) {
-        const float *const a = p->left.data + i * p->left.line;
+    for (ptrdiff_t i = 0; i < lines; ++i) {
+        const float *const a = y->data + i * y->line;
         vector sum[2] = {0};
         ptrdiff_t k = 0;
         for (; k + DOT_SUMS <= p->depth; k += DOT_SUMS) {
@@ -126,8 +128,22 @@ static void multiply_by_dots(const struct problem *p, ptrdiff_t column, const fl
         for (int half = DOT_SUMS / 2; half > 0; half /= 2)
             for (int s = 0; s < half; ++s)
                 parts[s] += parts[s + half];
-        store(p->c + i * p->ldc + column, p->alpha, parts[0], p->beta);
+        store(c + i * step, p->alpha, parts[0], p->beta);
     }
+}
+
+// The line of an operand along k: itself, or a copy.
+static const float *line_along(const struct operand *x, ptrdiff_t line, ptrdiff_t depth, float *copy)
+{
+    const float *const from = x->data + line * x->line;
+    for (ptrdiff_t k = 0; x->step != 1 && k < depth; ++k)
+        copy[k] = from[k * x->step];
+    return x->step == 1 ? from : copy;
+}
+
+static int can_be_copied(const struct operand *x, ptrdiff_t lines, ptrdiff_t depth)
+{
+    return x->step == 1 || lines * multiple(depth, SLICE_UNIT) <= DOT_FLOATS;
 }
 
 static int multiply(const struct problem *p)
@@ -140,18 +156,20 @@ static int multiply(const struct problem *p)
             }
         return 0;
     }
-    const ptrdiff_t length = multiple(p->depth, SLICE_UNIT), least = (p->columns <= DOT_COLUMNS ? SHORT_DOT : 2 * SHORT_DOT) * p->columns;
-    const int lies = p->columns == 1 && p->right.step == 1;
-    if (p->columns > MOST_DOT_COLUMNS || p->left.step != 1 || p->depth < least || (!lies && p->columns * length > DOT_FLOATS))
-        return multiply_by_tiles(p);
     float copy[DOT_FLOATS];
-    for (ptrdiff_t j = 0; j < p->columns; ++j) {
-        const float *const from = p->right.data + j * p->right.line;
-        for (ptrdiff_t k = 0; !lies && k < p->depth; ++k)
-            copy[k] = from[k * p->right.step];
-        multiply_by_dots(p, j, lies ? from : copy);
+    const ptrdiff_t least = (p->columns <= DOT_COLUMNS ? SHORT_DOT : 2 * SHORT_DOT) * p->columns;
+    if (p->columns <= MOST_DOT_COLUMNS && p->left.step == 1 && p->depth >= least && can_be_copied(&p->right, p->columns, p->depth)) {
+        for (ptrdiff_t j = 0; j < p->columns; ++j)
+            multiply_by_dots(p, &p->left, p->rows, line_along(&p->right, j, p->depth, copy), p->c + j, p->ldc);
+        return 0;
     }
-    return 0;
+    if (p->rows <= MOST_TURNED && p->right.step == 1 && p->right.line != 1 && p->depth >= LONG_DOT
+        && can_be_copied(&p->left, p->rows, p->depth)) {
+        for (ptrdiff_t i = 0; i < p->rows; ++i)
+            multiply_by_dots(p, &p->right, p->columns, line_along(&p->left, i, p->depth, copy), p->c + i * p->ldc, 1);
+        return 0;
+    }
+    return multiply_by_tiles(p);
 }
 
 // C = alpha op(A) op(B) + beta C, stored by rows; a letter for each operand, `n` by rows and `t` by columns. Returns 0, or ENOMEM.

@@ -11,7 +11,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware.cpu import CpuArchitecture
-from gemmgen.kernels.cpu_gemm.spec import BlockedLoops, CpuGemmSpec
+from gemmgen.kernels.cpu_gemm.spec import BlockedLoops, CpuGemmSpec, Few
 from gemmgen.kernels.epilogue.operations import Operation
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import Step, Store
@@ -129,6 +129,7 @@ class BlockedPlan:
     prefetch_right: int
     prefetch_c: bool
     prefetch_packing: bool
+    few: Few
     divide: Divided
     thread_count: int | Literal["all"]
     parts_per_thread: int
@@ -323,7 +324,7 @@ class CpuGemmPlan(InstancePlan[CpuGemmSpec]):
     @property
     def adds_eight(self) -> bool:
         """True if eight dot products are added up at the same time, by intrinsics."""
-        return self.x86 and self.blocked is not None and self.blocked.masks
+        return self.x86 and self.blocked is not None and self.blocked.masks and self.blocked.few != "none"
 
     @property
     def residuals(self) -> tuple[Matrix, ...]:
@@ -574,6 +575,7 @@ def _blocked(
         prefetch_right=ahead[1],
         prefetch_c=loops.prefetch.c,
         prefetch_packing=loops.prefetch.packing,
+        few=loops.few,
         divide=_SWAPPED[loops.threads.divide] if swapped else loops.threads.divide,
         thread_count=loops.threads.count,
         parts_per_thread=loops.threads.parts,

@@ -11,6 +11,7 @@ from gemmgen.kernels.family import LATER, KernelSpec, SpecModel
 
 Block = Annotated[int, Field(ge=1, le=1 << 20, strict=True)]
 """An extent of a cache block, in elements."""
+Few = Literal["fastest", "invariant", "none"]
 LoopUnroll = Literal["auto"] | Annotated[int, Field(ge=1, le=16, strict=True)]
 
 
@@ -98,6 +99,9 @@ class BlockedLoops(SpecModel):
     ``padded``: the whole micro-kernel on zeros, its tile stored through a buffer; ``fitted``: masks, and tiles of as many rows and vectors
     as fit C best, narrow ones higher and low ones wider than the micro-kernel. ``fitted`` packs the operand that vectors are read from
     (``pack: b``, or ``a`` if C is stored by columns), and that only where its copy is read often enough."""
+    few: Few = "fastest"
+    """Products of few rows or columns by functions of theirs. ``fastest``: an element's order of additions may depend on the number of rows;
+    ``invariant``: a row of C has the same bits for every number of rows; ``none``: tiles alone, which take half as long to compile."""
     threads: Threads = Threads()
 
 
