@@ -100,7 +100,7 @@ class BlockedLoops(SpecModel):
     as fit C best, narrow ones higher and low ones wider than the micro-kernel. ``fitted`` packs the operand that vectors are read from
     (``pack: b``, or ``a`` if C is stored by columns), and that only where its copy is read often enough."""
     few: Few = "fastest"
-    """Products of few rows or columns by functions of theirs. ``fastest``: an element's order of additions may depend on the number of rows;
+    """Separate functions for products of few rows or columns. ``fastest``: the order of additions may depend on the number of rows;
     ``invariant``: a row of C has the same bits for every number of rows; ``none``: tiles alone, which take half as long to compile."""
     threads: Threads = Threads()
 
