@@ -161,7 +161,7 @@ def _standing(option: Option) -> str:
     if option.certified:
         return f"yes, for {option.plan.architecture.name}"
     if option.fit.derived:
-        return f"no: derived from it for this problem, with another {', '.join(option.fit.derived)}"
+        return f"no: derived from it for this problem, with other values of {', '.join(option.fit.derived)}"
     return f"no: the library holds no certificate for {option.plan.architecture.name}"
 
 

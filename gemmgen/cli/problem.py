@@ -142,7 +142,7 @@ def choice_line(chosen: ChosenKernel) -> str:
     if choice is None:
         return f"{chosen.problem.text}: chosen {chosen.plan.name}, the kernel that operations use on this machine for this class of shapes"
     option = choice.chosen
-    changed = f", with another {', '.join(option.fit.derived)}" if option.fit.derived else ""
+    changed = f", with other values of {', '.join(option.fit.derived)}" if option.fit.derived else ""
     others = [f"{other.candidate.label} {duration(other.seconds)}" for other in choice.options if other is not option]
     behind = f"; next {', '.join(others[:SHOWN_RUNNERS_UP])}" if others else "; no other kernel qualifies"
     taken = f"chosen {option.candidate.label}{changed}, {option.source} {duration(option.seconds)}"
