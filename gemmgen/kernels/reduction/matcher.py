@@ -18,7 +18,7 @@ from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, BlockChoice, WalkC
 from gemmgen.kernels.reduction.plan import MAX_AXES, ReductionPlan
 from gemmgen.kernels.reduction.spec import SERIES, BlockStrategy, InputType, OperationName, ReductionSpec
 from gemmgen.kernels.reduction.tensor import TensorLayout
-from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of, walking
+from gemmgen.kernels.reduction.traversal import Axis, Tensor, tensor_of, traversal
 from gemmgen.kernels.requests import Fit, Layout, NoClass, Request, changed_fields, replaced, say_once, widest
 
 SPEC_TYPES: dict[str, str] = {kind: name for name, kind in DATA_TYPES.items()}
@@ -183,7 +183,7 @@ def numeric_class_of(plan: ReductionPlan, dimensions: Mapping[str, int]) -> str 
 def _tensor_fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     """The instance with the strategy that the rule has for the request's axes."""
     probe = arithmetic(request.operation, request.x.type)
-    walk = walking(request.axes, probe, request.x.alignment, request.multiprocessors)
+    walk = traversal(request.axes, probe, request.x.alignment, request.multiprocessors)
     strategy = walk.strategy
     if spec.strategy is None or spec.strategy.name != strategy.name:
         return f"the rule takes {strategy.name} for these axes"

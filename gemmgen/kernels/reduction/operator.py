@@ -16,7 +16,7 @@ from gemmgen.kernels.reduction.arithmetic import JOINED, plan_arithmetic
 from gemmgen.kernels.reduction.matcher import ALIGNED_BYTES, SPEC_TYPES, ReductionRequest, arithmetic, in_order
 from gemmgen.kernels.reduction.plan import MAX_AXES
 from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
-from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of
+from gemmgen.kernels.reduction.traversal import Axis, Tensor, tensor_of
 from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged, widest
 
 

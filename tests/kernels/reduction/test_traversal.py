@@ -12,7 +12,7 @@ from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import DEVICES
 from gemmgen.kernels.reduction.matcher import arithmetic
 from gemmgen.kernels.reduction.spec import FlatTiles
-from gemmgen.kernels.reduction.walking import Axis, Walking, shares, tensor_of, walking
+from gemmgen.kernels.reduction.traversal import Axis, Traversal, shares, tensor_of, traversal
 from gemmgen.kernels.requests import Layout
 from gemmgen.ops.operators import operator_called
 
@@ -21,9 +21,9 @@ H200 = DEVICES["H200"]
 
 def rule(
     kept: list[tuple[int, int]], reduced: list[tuple[int, int]], operation: str = "sum", kind: str = "f32", alignment: int = 16
-) -> Walking:
+) -> Traversal:
     axes = [Axis(extent, stride, 1) for extent, stride in kept], [Axis(extent, stride) for extent, stride in reduced]
-    return walking(tensor_of(*axes, False), arithmetic("sum", kind), 16, 132)
+    return traversal(tensor_of(*axes, False), arithmetic("sum", kind), 16, 132)
 
 
 def test_axes_that_one_stride_walks_through_are_one() -> None:
@@ -60,9 +60,9 @@ def test_every_kind_of_tensor_has_its_strategy(kept: Any, reduced: Any, name: st
     assert rule(kept, reduced).strategy.name == name
 
 
-def odd_middle(outer: int, rows: int, columns: int, stored: str) -> Walking:
+def odd_middle(outer: int, rows: int, columns: int, stored: str) -> Traversal:
     tensor = tensor_of([Axis(outer, rows * columns, columns), Axis(columns, 1, 1)], [Axis(rows, columns)], False)
-    return walking(tensor, arithmetic("sum", stored), 16, 132)
+    return traversal(tensor, arithmetic("sum", stored), 16, 132)
 
 
 @pytest.mark.parametrize("shape", [(26, 765, 519, "f16"), (31, 742, 371, "f32"), (64, 300, 777, "bf16"), (16, 1000, 259, "f32")])
@@ -72,7 +72,7 @@ def test_odd_rows_between_axes_fill_the_device_unshared(shape: tuple[int, int, i
     assert isinstance(strategy, FlatTiles) and strategy.lanes and strategy.vector and strategy.threads
     blocks = shape[0] * ceil_div(shape[2], (strategy.lanes - 1) * strategy.vector)
     assert found.parts == 1
-    assert 500 * 132 < blocks * strategy.threads < 2048 * 132
+    assert 300 * 132 < blocks * strategy.threads < 2048 * 132  # blocks have 256 threads: larger ones leave more of an SM idle
 
 
 def test_few_long_odd_tiles_are_shared() -> None:
@@ -80,7 +80,7 @@ def test_few_long_odd_tiles_are_shared() -> None:
 
 
 def test_positions_in_few_columns_are_not_tiled() -> None:
-    found = walking(tensor_of([Axis(7, 1, 1)], [Axis(1 << 20, 7)], False), arithmetic("argmax", "f32"), 16, 132)
+    found = traversal(tensor_of([Axis(7, 1, 1)], [Axis(1 << 20, 7)], False), arithmetic("argmax", "f32"), 16, 132)
     assert found.strategy.name == "tensor_columns"
 
 

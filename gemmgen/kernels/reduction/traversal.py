@@ -112,7 +112,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Walking:
+class Traversal:
     """A strategy for a tensor."""
 
     strategy: TensorRows | TensorColumns | FlatColumns | FlatTiles | FlatRows
@@ -144,14 +144,14 @@ def tensor_of(kept: Iterable[Axis], reduced: Iterable[Axis], in_order: bool) -> 
     return Tensor(shown(sorted_axes(kept)), shown(list(reduced) if in_order else sorted_axes(reduced)))
 
 
-def walking(tensor: Tensor, types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
+def traversal(tensor: Tensor, types: Arithmetic, alignment: int, multiprocessors: int) -> Traversal:
     """The strategy for a tensor whose address is a multiple of ``alignment`` bytes, on a device with ``multiprocessors``."""
     kept, reduced = tensor.kept, tensor.reduced or (Axis(1, 0),)
     if kept and kept[0].stride == 0 and kept[0].extent <= MAX_REPEATED:  # the same results for every place along the first axis
-        one = walking(Tensor(kept[1:], tensor.reduced), types, alignment, multiprocessors)
+        one = traversal(Tensor(kept[1:], tensor.reduced), types, alignment, multiprocessors)
         if one.strategy.name != "flat_rows":
             strategy = one.strategy.model_copy(update={"kept": one.strategy.kept + 1, "repeated": True})
-            return Walking(strategy, one.alignment, one.parts, kept, reduced)
+            return Traversal(strategy, one.alignment, one.parts, kept, reduced)
     nearest = [axes[-1] for axes in (kept, tensor.reduced) if axes and axes[-1].stride]
     if kept and (not tensor.reduced or min(nearest, key=lambda axis: abs(axis.stride), default=reduced[-1]) is kept[-1]):
         return _columns(kept, reduced, types, alignment, multiprocessors)
@@ -197,7 +197,7 @@ def _checked(strategy: type[Strategy], name: str, **numbers: object) -> Strategy
     return strategy.model_validate({"name": name, **numbers})
 
 
-def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
+def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, alignment: int, multiprocessors: int) -> Traversal:
     """Lanes along the reduced axis; short rows without gaps by way of shared memory."""
     size, inner = ELEMENTS[types.stored].bytes, reduced[-1]
     results = math.prod(axis.extent for axis in kept)
@@ -209,7 +209,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         longest = min(MAX_FLAT_ROW_LENGTH, max(8, power_of_two(inner.extent), LOADS * vector))
         threads = max(32, min(THREADS, SHARED_BYTES // (longest * size)))
         short = _checked(FlatRows, "flat_rows", threads=threads, vector=vector, unroll=LOADS, kept=1, reduced=1, longest=longest)
-        return Walking(short, 1, 1, kept, reduced)
+        return Traversal(short, 1, 1, kept, reduced)
     vector = min(vector, power_of_two(max(1, inner.extent) + 1) // 2)
     promised = widest(vector, (alignment // size, *(axis.stride for axis in (*kept, *reduced[:-1]))))
     all_bytes = results * count * size
@@ -245,7 +245,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         wide=wide,
         lanes=lanes,
     )
-    return Walking(strategy, promised if promised == vector else 1, parts, kept, reduced)
+    return Traversal(strategy, promised if promised == vector else 1, parts, kept, reduced)
 
 
 def _in_one_turn(units: int, results: int, size: int, types: Arithmetic) -> tuple[int, int] | None:
@@ -288,7 +288,7 @@ def _division(units: int, results: int, load_bytes: int, types: Arithmetic, mult
     return sharing, -in_flight // sharing
 
 
-def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
+def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, alignment: int, multiprocessors: int) -> Traversal:
     """Threads side by side along a kept axis; short rows without gaps by vectors across their ends."""
     size, inner = ELEMENTS[types.stored].bytes, kept[-1]
     outer = math.prod(axis.extent for axis in kept[:-1])
@@ -334,12 +334,12 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
         lanes=lanes,
         columns=columns,
     )
-    return Walking(strategy, vector, parts, kept, reduced)
+    return Traversal(strategy, vector, parts, kept, reduced)
 
 
 def _flat_columns(
     kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, aligned: int, full: int, multiprocessors: int
-) -> Walking | None:
+) -> Traversal | None:
     """None where rows are long enough, or begin at vectors, so that threads side by side do as well."""
     columns, rows = kept[-1].extent, reduced[0].extent
     if columns > MAX_FLAT_COLUMNS or (aligned == full and columns >= 32 * full) or rows * columns < 4096:
@@ -365,12 +365,12 @@ def _flat_columns(
     slots = multiprocessors * resident_blocks("flat_columns", threads, size, types.state_bytes)
     parts = _parts(outer, rows * columns // (2 * turn), slots, outer * rows * columns * size, turn * size, multiprocessors)
     strategy = _checked(FlatColumns, "flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)
-    return Walking(strategy, 1, parts, kept, reduced)
+    return Traversal(strategy, 1, parts, kept, reduced)
 
 
 def _flat_tiles(
     kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, aligned: int, full: int, multiprocessors: int
-) -> Walking | None:
+) -> Traversal | None:
     """None where rows begin at vectors, there are few, or they are much shorter than the narrowest tile; where states are large."""
     columns, rows, outer = kept[-1].extent, reduced[0].extent, math.prod(axis.extent for axis in kept[:-1])
     vector = _within_registers(full, types)
@@ -413,4 +413,4 @@ def _flat_tiles(
         slots = multiprocessors * resident_blocks("flat_tiles", threads, size, types.state_bytes)
         parts = max(1, min(rows // (2 * groups * LOADS), slots // tiles(lanes)))
     strategy = _checked(FlatTiles, "flat_tiles", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1, lanes=lanes)
-    return Walking(strategy, 1, parts, kept, reduced)
+    return Traversal(strategy, 1, parts, kept, reduced)
