@@ -79,6 +79,9 @@ class WarpgroupMainloop(SpecModel):
     without dilation and with stride 1 along them; in exchange, results are computed at the ends of rows that are none. ``vectors``: the
     threads of one more group copy vectors of 16 bytes, for filters of all kinds; steps divide the channels of all taps behind one
     another, so that only the last has a rest. TMA is slow where a pixel's channels are no multiple of 32 bytes."""
+    rows: Annotated[Literal["channels", "pixels"], LATER] = "channels"
+    """Rows of the matrix instructions, 64 at a time: output channels, or pixels. Columns are the other: with ``pixels``, of 16-bit floats,
+    a tile may have any multiple of 8 output channels, and no work is lost on others."""
     cluster: Cluster | None = None
     persistent_blocks: Annotated[int, Field(ge=0, le=65535, strict=True)] = 132
     """Blocks that take tile after tile, a multiple of the multiprocessors; 0: a block for each tile."""

@@ -23,13 +23,16 @@ SUM_BYTES = 4
 """Bytes of an int32 or a float32."""
 SWIZZLE_BYTES = 128
 """Bytes of rows of shared memory whose vectors are permuted alike: all banks."""
+WARP_ROWS = 16
+"""Rows of a matrix instruction that one warp has."""
 BLOCKS_OF_A_MAP = 16
 """Blocks of 32 channels that offsets reach in one tensor map."""
 
 
 @dataclass(frozen=True)
 class PixelLoop(WarpgroupLoop):
-    """A mainloop whose rows (A) are output channels, and whose columns (B) are pixels.
+    """A mainloop whose rows (A) are output channels, and whose columns (B) are pixels; with ``pixel_rows`` the other way round, while A is
+    still the filter.
 
     ``tile_m`` counts channels of a threadblock, ``tile_n`` pixels of a consumer, which are those of an instruction.
     """
@@ -37,17 +40,30 @@ class PixelLoop(WarpgroupLoop):
     division: Literal["channels", "pixels"] = "channels"
     vectors: bool = False
     """True if a group of threads copies x, in vectors of 16 bytes."""
+    pixel_rows: int = 0
+    """Pixels of a threadblock where rows are pixels, and columns (``tile_n``) output channels; else 0."""
     pair: bool = False
     """True if two blocks multiply together, with other channels and the same pixels (``tcgen05``)."""
 
     @property
     def blocks_m(self) -> int:
+        if self.pixel_rows:
+            return self.pixel_rows // BLOCK_ROWS // self.consumers
         return self.tile_m // BLOCK_ROWS // (self.consumers if self.division == "channels" else 1)
+
+    @property
+    def tile_bytes_b(self) -> int:
+        """Shared memory of the pixels that one group multiplies, where each has its own."""
+        return (self.blocks_m * BLOCK_ROWS if self.pixel_rows else self.tile_n) * self.b.row_bytes
 
     @property
     def threads(self) -> int:
         """Threads of the consumers, and a warp that copies, or a group."""
         return WARPGROUP * self.consumers + (WARPGROUP if self.vectors else WARP_THREADS)
+
+    @property
+    def operand_of_rows(self) -> str:
+        return "B" if self.pixel_rows else "A"
 
     @property
     def copied_by_threads(self) -> bool:
@@ -90,7 +106,7 @@ class PixelLoop(WarpgroupLoop):
     @property
     def tile_pixels(self) -> int:
         """Pixels of a threadblock."""
-        return self.tile_n * (self.consumers if self.division == "pixels" else 1)
+        return self.pixel_rows or self.tile_n * (self.consumers if self.division == "pixels" else 1)
 
 
 @dataclass(frozen=True)
@@ -159,11 +175,38 @@ class StagedOutput:
 
 
 @dataclass(frozen=True)
+class StagedRows:
+    """Shared memory in which each warp of a consumer collects results of 16 pixels, rows of all channels of the tile."""
+
+    channels: int
+    element_bytes: int
+    buffers: int = 1
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of 16 bytes of a pixel."""
+        return self.channels * self.element_bytes // 16
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from a pixel to the next: an odd number of vectors, so that eight pixels are in separate banks."""
+        return 16 * (self.vectors | 1)
+
+    @property
+    def warp_bytes(self) -> int:
+        return WARP_ROWS * self.pitch
+
+    @property
+    def group_bytes(self) -> int:
+        return BLOCK_ROWS // WARP_ROWS * self.warp_bytes
+
+
+@dataclass(frozen=True)
 class WarpgroupPlan(FinishingPlan):
     """A convolution instance on ``wgmma``."""
 
     loop: PixelLoop
-    staged: StagedOutput | None
+    staged: StagedOutput | StagedRows | None
     """None: results are stored from registers."""
     walks: bool
     """True if copies of x walk through images; else they take rows of a matrix."""

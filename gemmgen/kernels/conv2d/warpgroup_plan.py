@@ -14,7 +14,7 @@ from gemmgen.kernels.conv2d.problem import channel_units, fixed_parameters
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, LayerConstant
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, WarpgroupMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
-from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutput, WarpgroupPlan
+from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutput, StagedRows, WarpgroupPlan
 from gemmgen.kernels.conv2d.warpgroup_sequence import pixel_maps, warpgroup_sequence
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.epilogue.sums import stores_of
@@ -63,7 +63,7 @@ def planned(
     template: str,
     name: str,
     loop: PixelLoop,
-    staged: StagedOutput | None,
+    staged: StagedOutput | StagedRows | None,
     regions: tuple[SharedRegion, ...],
     steps: tuple[Step, ...],
 ) -> WarpgroupPlan:
@@ -130,13 +130,15 @@ def pixel_loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop, kind: type[PixelLo
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type
     taps = _taps(spec, mainloop)
     pixels = tile.pixels + (MARGIN if taps > 1 else 0)
+    pixel_rows = mainloop.rows == "pixels"
+    columns = tile.channels if pixel_rows else _instruction_pixels(mainloop)
     return kind(
         a=WarpgroupOperand("A", "m", True, tile.channels, tile.k, size, cluster_n, taps, tile.k * size),
         b=WarpgroupOperand("B", "n", True, pixels, tile.k, size, cluster_m, row_bytes=_pixel_bytes(spec, tile.k * size)),
         tile_m=tile.channels,
-        tile_n=_instruction_pixels(mainloop),
+        tile_n=columns,
         tile_k=tile.k,
-        instruction_n=_instruction_pixels(mainloop),
+        instruction_n=columns,
         stages=mainloop.stages,
         consumers=mainloop.consumers,
         ping_pong=False,
@@ -152,6 +154,7 @@ def pixel_loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop, kind: type[PixelLo
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         division=mainloop.division,
         vectors=mainloop.activations == "vectors",
+        pixel_rows=tile.pixels if pixel_rows else 0,
         unroll=unroll_argument(mainloop.unroll),
     )
 
@@ -170,9 +173,11 @@ def _instruction_pixels(mainloop: WarpgroupMainloop) -> int:
     return mainloop.tile.pixels // (mainloop.consumers if mainloop.division == "pixels" else 1)
 
 
-def _staged(spec: Conv2dSpec, mainloop: WarpgroupMainloop, loop: PixelLoop) -> StagedOutput | None:
+def _staged(spec: Conv2dSpec, mainloop: WarpgroupMainloop, loop: PixelLoop) -> StagedOutput | StagedRows | None:
     if spec.store == "direct":
         return None
+    if loop.pixel_rows:
+        return StagedRows(loop.tile_n, ELEMENTS[spec.output.type].bytes)
     row = CHANNELS if spec.output.layout == "nchw32" else ROW_CHANNELS
     return StagedOutput(loop.tile_n, loop.blocks_m, ELEMENTS[spec.output.type].bytes, row, mainloop.store_buffers)
 
@@ -186,6 +191,9 @@ def _field_reasons(spec: Conv2dSpec, architecture: Architecture) -> Iterator[Rea
 def tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
     """Extents of a tile that instructions, copies or clusters do not take."""
     tile, size = mainloop.tile, ELEMENTS[spec.input.type].bytes
+    if mainloop.rows == "pixels":
+        yield from _pixel_row_reasons(spec, mainloop)
+        return
     channels = ROW_CHANNELS * (mainloop.consumers if mainloop.division == "channels" else 1)
     if tile.channels % channels:
         need = f"a multiple of {channels}: {ROW_CHANNELS} for each group of consumers with separate channels"
@@ -214,6 +222,30 @@ def tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reas
     if mainloop.persistent_blocks % parts:
         need = f"a multiple of {parts}, the blocks of a cluster"
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
+
+
+def _pixel_row_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
+    """Extents of a tile, and fields, that kernels whose rows are pixels do not take."""
+    tile, size = mainloop.tile, ELEMENTS[spec.input.type].bytes
+    if tile.channels % 8 or tile.channels > MAX_BOX:
+        yield Reason("tile_channels", "mainloop.tile.channels", str(tile.channels), f"a multiple of 8 up to {MAX_BOX} with rows: pixels")
+    unit = ROW_CHANNELS * mainloop.consumers
+    if tile.pixels % unit or tile.pixels > MAX_BOX:
+        need = f"a multiple of {unit} up to {MAX_BOX}: {ROW_CHANNELS} for each group of consumers with rows: pixels"
+        yield Reason("tile_pixels", "mainloop.tile.pixels", str(tile.pixels), need)
+    if tile.k * size != ROW_LENGTHS[-1]:
+        yield Reason("tile_k", "mainloop.tile.k", str(tile.k), f"{ROW_LENGTHS[-1] // size}: rows of {ROW_LENGTHS[-1]} bytes")
+    if mainloop.consumers > 1 and mainloop.division != "pixels":
+        yield Reason("rows", "mainloop.division", mainloop.division, "pixels with rows: pixels")
+    if mainloop.cluster is not None:
+        yield Reason("rows", "mainloop.cluster", mainloop.cluster.share, "none with rows: pixels")
+    if mainloop.activations not in ("im2col", "vectors"):
+        yield Reason("rows", "mainloop.activations", mainloop.activations, "im2col or vectors with rows: pixels")
+    if not ELEMENTS[spec.input.type].is_float or spec.output.type not in ("f16", "bf16") or spec.output.layout != "nhwc":
+        got = f"{spec.input.type} to {spec.output.type} in {spec.output.layout}"
+        yield Reason("rows", "output", got, "f16 or bf16 to f16 or bf16 in nhwc with rows: pixels")
+    if spec.store != "shared":
+        yield Reason("rows", "store", spec.store, "shared with rows: pixels")
 
 
 def output_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
@@ -309,7 +341,7 @@ def _window_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mappin
         yield Reason("windows", "mainloop.cluster.share", "pixels", "filter with activations: windows")
 
 
-def tile_regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion, ...]:
+def tile_regions(loop: PixelLoop, staged: StagedOutput | StagedRows | None) -> tuple[SharedRegion, ...]:
     """Tiles and staged results in shared memory of a block."""
     regions: list[SharedRegion] = []
 
@@ -317,7 +349,11 @@ def tile_regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRe
         meaning = f"tiles of {name.removeprefix('tiles_')}, [stage][{row}][k], rows of {operand.row_bytes} bytes, swizzled"
         shape: tuple[int, ...] = (loop.stages, operand.planes * operand.extent, operand.span_elements)
         _add(regions, name, ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
-    if staged is not None:
+    if isinstance(staged, StagedRows):
+        shape = (loop.consumers, staged.group_bytes // staged.pitch, staged.pitch)
+        size = loop.consumers * staged.group_bytes
+        _add(regions, "staging", "unsigned char", shape, size, "staged results, [group][pixel][byte], of 16 pixels for each warp")
+    elif staged is not None:
         shape = (loop.consumers, staged.buffers * staged.blocks * staged.rows, staged.pixels, staged.row_bytes)
         size = loop.consumers * staged.group_bytes
         _add(regions, "staging", "unsigned char", shape, size, "staged results, [group][channels][pixel][byte], swizzled")
@@ -329,7 +365,7 @@ def _add(regions: list[SharedRegion], name: str, type: str, shape: tuple[int, ..
     regions.append(SharedRegion(name, type, shape, offset, size, meaning))
 
 
-def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion, ...]:
+def _regions(loop: PixelLoop, staged: StagedOutput | StagedRows | None) -> tuple[SharedRegion, ...]:
     """Shared memory of a block: tiles, staged results, barriers."""
     regions = [*tile_regions(loop, staged)]
     if loop.cluster_k > 1:
@@ -361,6 +397,8 @@ def _name(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> str:
         parts.append("1x1")
     if mainloop.activations in ("windows", "vectors"):
         parts.append(mainloop.activations)
+    if mainloop.rows == "pixels":
+        parts.append("rows")
     if mainloop.store_buffers > 1:
         parts.append(f"o{mainloop.store_buffers}")
     if spec.input.layout == "nchw32":

@@ -22,7 +22,7 @@ from gemmgen.kernels.conv2d.problem import (
 )
 from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
-from gemmgen.kernels.conv2d.warpgroup import BLOCKS_OF_A_MAP, PixelLoop, StagedOutput
+from gemmgen.kernels.conv2d.warpgroup import BLOCKS_OF_A_MAP, PixelLoop, StagedOutput, StagedRows
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.epilogue.sums import stores_of
 from gemmgen.kernels.launch import (
@@ -51,7 +51,7 @@ def warpgroup_sequence(
     spec: Conv2dSpec,
     name: str,
     loop: PixelLoop,
-    staged: StagedOutput | None,
+    staged: StagedOutput | StagedRows | None,
     order: FilterOrder,
     passed: Sequence[str],
     divisors: Mapping[str, str],
@@ -92,7 +92,7 @@ def warpgroup_sequence(
         of_x = []
     maps: list[TensorMapArgument] = [_filter_map(loop, filters, _inputs(spec), depth), *of_x]
     boxes = spec.store == "tma"
-    if staged is not None and boxes:
+    if isinstance(staged, StagedOutput) and boxes:
         maps.append(_output_map(spec, staged, y))
     integers = [integer(known[dim]) for dim in ("n", "p", "q", *passed)]
     divided = divisors_argument(divisors, bool(stores_of(steps)))

@@ -509,6 +509,11 @@ class WarpgroupLoop(WarpgroupInstruction):
         return f"accumulate || {later}" if self.promote_steps > 1 else later
 
     @property
+    def operand_of_rows(self) -> str:
+        """The operand whose rows are those of the result."""
+        return "A"
+
+    @property
     def copied_by_threads(self) -> bool:
         """True if threads copy tiles, which the tensor cores see behind a fence."""
         return False
