@@ -153,7 +153,8 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         if refusal := _not_grouped(request, known):
             return refusal
         changes["input"] = request.input
-        rows, columns, parts = pixels_of_tile(known)
+        # An image's bits must not depend on the number of others: one tile for all batches.
+        rows, columns, parts = pixels_of_tile(known | {"n": min(known["n"], 1)} if request.invariant else known)
         changes["mainloop"] = spec.mainloop.model_copy(update={"rows": rows, "columns": columns, "parts": parts})
         parameters |= {name: known[name] for name in KNOWN}
     elif isinstance(spec.mainloop, FewChannelsMainloop):
