@@ -44,6 +44,23 @@ __device__ __forceinline__ void copy_async_cached_prefetching(unsigned target, c
         :: "r"(target), "l"(source), "r"(bytes), "n"(kPrefetch) : "memory");
 }
 
+// Starts to copy four times 16 bytes to shared memory, kStep bytes from one to the next there: of each reads the first
+// `bytes` and fills the rest with 0. Prefetches the kPrefetch bytes around the sources into the L2. The addresses are
+// in separate registers: none of the copies waits until another has read its own.
+template <int kStep, int kPrefetch>
+__device__ __forceinline__ void copy_four_async(
+    unsigned target, const void* const (&sources)[4], const int (&bytes)[4])
+{
+    asm volatile(
+        "cp.async.cg.shared.global.L2::%12B [%0], [%1], 16, %5;\n"
+        "cp.async.cg.shared.global.L2::%12B [%0 + %9], [%2], 16, %6;\n"
+        "cp.async.cg.shared.global.L2::%12B [%0 + %10], [%3], 16, %7;\n"
+        "cp.async.cg.shared.global.L2::%12B [%0 + %11], [%4], 16, %8;"
+        :: "r"(target), "l"(sources[0]), "l"(sources[1]), "l"(sources[2]), "l"(sources[3]),
+        "r"(bytes[0]), "r"(bytes[1]), "r"(bytes[2]), "r"(bytes[3]),
+        "n"(kStep), "n"(2 * kStep), "n"(3 * kStep), "n"(kPrefetch) : "memory");
+}
+
 // Cache policy: the L2 evicts the lines read with it first.
 __device__ __forceinline__ unsigned long long policy_evict_first()
 {

@@ -187,7 +187,7 @@ def grouped_tile(known: Mapping[str, int], rows: int, columns: int, parts: int) 
 
 
 def pixels_of_tile(known: Mapping[str, int]) -> tuple[int, int, int]:
-    """Rows and columns of pixels of a tile, and warps that share them, for a layer: by the model of their time where there are few tiles."""
+    """Rows and columns of pixels of a tile, and warps that share them, for a layer: by the model of their time where tiles are few."""
     usual = _usual_pixels(known)
     if _blocks(known, grouped_tile(known, *usual)) >= MANY_BLOCKS * MULTIPROCESSORS or not (known["p"] and known["q"]):
         return usual

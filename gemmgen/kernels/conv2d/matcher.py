@@ -31,6 +31,7 @@ from gemmgen.kernels.conv2d.spec import (
     TensorMemoryMainloop,
     WarpgroupMainloop,
 )
+from gemmgen.kernels.conv2d.warpgroup import StagedRows
 from gemmgen.kernels.epilogue.operations import Operation, argument_name
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.problem_words import unknown_word
@@ -168,6 +169,10 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
             if refusal := _not_wide_groups(spec.mainloop, request, known):
                 return refusal
             parameters |= {name: known[name] for name in ("c", "k", "groups")}
+        if isinstance(spec.mainloop, WarpgroupMainloop) and spec.mainloop.rows == "pixels":
+            if request.output not in ("f16", "bf16") or request.layout != "nhwc" or known["groups"] != 1 or known["k"] % ROW_UNIT:
+                return f"it writes multiples of {ROW_UNIT} channels of 16-bit floats in NHWC, in one group"
+            changes["mainloop"] = with_channels(spec.mainloop, known["k"])
         if request.layout == "nchw4":
             return f"it does not write {request.layout.upper()}"
         if request.layout != "nhwc" and spec.mainloop.activations == "windows":
@@ -221,6 +226,24 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
     return Fit(changed, arrays, factors, given, changed_fields(spec, changed))
 
 
+ROW_UNIT = 8
+"""Output channels of a vector of results, where rows are pixels."""
+
+
+def with_channels(mainloop: WarpgroupMainloop, k: int) -> WarpgroupMainloop:
+    """A mainloop whose rows are pixels with tiles that divide ``k`` output channels evenly, at most those of its tile, and as many stages
+    as fit."""
+    tile = mainloop.tile
+    channels = round_up(ceil_div(k, ceil_div(k, tile.channels)), ROW_UNIT)
+    stage = (tile.pixels + channels) * ROW_BYTES
+    staging = mainloop.consumers * StagedRows(channels, 2).group_bytes
+    stages = min(MOST_STAGES, (SHARED_BYTES // mainloop.min_blocks_per_sm - staging - RESERVED_BYTES) // stage)
+    changed = tile.model_copy(update={"channels": channels})
+    return mainloop.model_copy(update={"tile": changed, "stages": max(2, stages)})
+
+
+ROW_BYTES, SHARED_BYTES, RESERVED_BYTES, MOST_STAGES = 128, 227 << 10, 1280, 8
+"""Bytes of a step of a pixel or a filter; shared memory of a multiprocessor, and what a block has beside its tiles; stages at most."""
 _UNROLLED = ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w")
 """Fields that instances fix whose threads have several channels: their loops over taps are unrolled. They fix the channels too, by
 which addresses then advance as constants."""

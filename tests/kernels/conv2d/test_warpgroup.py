@@ -38,6 +38,9 @@ POINTWISE = {"r": 1, "s": 1, "stride_h": 1, "stride_w": 1, "padding_h": 0, "padd
 ROW_OF_3 = {"s": 3, "stride_w": 1, "dilation_w": 1}
 WINDOWS = {"activations": "windows"}
 VECTORS = {"activations": "vectors"}
+PIXEL_ROWS = {"rows": "pixels"}
+FLOAT16: dict[str, Any] = {"input": {"type": "f16", "layout": "nhwc"}, "output": {"type": "f16", "layout": "nhwc"}}
+BFLOAT16: dict[str, Any] = {"input": {"type": "bf16", "layout": "nhwc"}, "output": {"type": "bf16", "layout": "nhwc"}}
 EXACT = {"alpha": "one", "gamma": "one", "output": {"type": "s32", "layout": "nhwc"}, "store": "direct"}
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "two groups, each with its channels": spec((128, 96, 128), {"consumers": 2}, bias="f32", activation={"op": "relu"}),
@@ -109,6 +112,12 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     ),
     "vectors of a layer that is known": spec(
         (64, 64, 128), VECTORS, convolution={"c": 48, "k": 80, "r": 3, "s": 3, "stride_h": 2, "padding_h": 1, "padding_w": 1}
+    ),
+    "rows of pixels as products' rows": spec(
+        (72, 128, 64), PIXEL_ROWS | {"consumers": 2, "division": "pixels"}, **FLOAT16, bias="f32", residual=True, alpha="channel"
+    ),
+    "vectors, pixels as products' rows": spec(
+        (40, 128, 64), PIXEL_ROWS | VECTORS | {"stages": 4}, **BFLOAT16, epilogue=[{"op": "bias", "per": "channel"}, {"op": "residual"}]
     ),
     "results in NCHW32": spec((128, 64, 64), {"consumers": 2}, output={"layout": "nchw32"}),
     "NCHW32 to NCHW32": spec((128, 96, 128), {"consumers": 2}, input={"layout": "nchw32"}, output={"layout": "nchw32"}, bias="f32"),
@@ -206,16 +215,27 @@ VECTOR_MUTANTS = {
     "pixels beyond the last": ("pixel < total_pixels ? top : kNowhere", "top"),
     "taps of one row": ("tap_row * dilation_h", "0"),
 }
+ROW_MUTANTS = {
+    "pixels of the other group": ("(group * kBlocksM + block) * kInstructionM", "block * kInstructionM"),
+    "pixels of a group that multiplies others": (" + group * kGroupBytes)", ")"),
+    "rows a warp does not wait for": (
+        "    __syncwarp();\n                #pragma unroll\n                for (int i",
+        "    #pragma unroll\n                for (int i",
+    ),
+    "results eight pixels below": ("place + half * kMatrix * kPitch", "place"),
+    "filters of another part": ("min(first_channel + j * kMatrix + element,", "min(first_channel + element,"),
+}
 BROKEN = {
     "two groups, each with its pixels": MUTANTS,
     "a cluster that divides the sums": DIVIDED_MUTANTS,
     "vectors": VECTOR_MUTANTS,
+    "rows of pixels as products' rows": ROW_MUTANTS,
 }
 
 
 @pytest.mark.parametrize(("kind", "mutant"), [(kind, mutant) for kind, mutants in BROKEN.items() for mutant in mutants])
 def test_a_broken_kernel_is_found_out(kind: str, mutant: str) -> None:
-    plan = api.plan(COMBINATIONS[kind] | {"store": "tma"})
+    plan = api.plan(COMBINATIONS[kind] | ({} if BROKEN[kind] is ROW_MUTANTS else {"store": "tma"}))
     source = render(plan).text
     before, after = BROKEN[kind][mutant]
     assert before in source
@@ -267,6 +287,12 @@ def test_a_launch_that_does_not_wait_is_found_out() -> None:
         (spec((64, 64, 128), VECTORS | {"cluster": {"blocks": 2, "share": "filter"}}), "vectors"),
         (spec((64, 64, 128), VECTORS, input={"layout": "nchw32"}), "vectors"),
         (spec((64, 64, 128), VECTORS, zero_point="argument"), "zero_point"),
+        (spec((64, 64, 128), PIXEL_ROWS), "rows"),
+        (spec((68, 64, 64), PIXEL_ROWS, **FLOAT16), "tile_channels"),
+        (spec((64, 96, 64), PIXEL_ROWS, **FLOAT16), "tile_pixels"),
+        (spec((64, 64, 32), PIXEL_ROWS, **FLOAT16), "tile_k"),
+        (spec((64, 64, 64), PIXEL_ROWS | {"cluster": {"blocks": 2, "share": "pixels"}}, **FLOAT16), "rows"),
+        (spec((64, 64, 64), PIXEL_ROWS, **FLOAT16, store="tma"), "rows"),
         (spec(more={"cluster": {"blocks": 2, "share": "filter"}, "persistent_blocks": 7}), "persistent_blocks"),
         (spec(more={"cluster": {"blocks": 4, "share": "tile"}, "persistent_blocks": 4}), "persistent_blocks"),
     ],
