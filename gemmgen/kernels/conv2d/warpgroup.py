@@ -80,6 +80,11 @@ class PixelLoop(WarpgroupLoop):
         return of_sm // SCHEDULERS // warps // WARP_THREADS // 8 * 8
 
     @property
+    def copied_together(self) -> int:
+        """Vectors that a thread copies at a time: four, or two where a tile has few pixels."""
+        return 4 if self.tile_pixels * self.row_vectors // WARPGROUP % 4 == 0 else 2
+
+    @property
     def finished_pixels(self) -> str:
         """The constant that says how many pixels' results are finished at a time."""
         return "kTileN"
