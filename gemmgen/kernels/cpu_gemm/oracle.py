@@ -79,6 +79,8 @@ def _sizes(blocked: BlockedPlan | None) -> dict[str, tuple[int, int, int]]:
         "a long row": (1, 4096 + lanes + 1, 9),
         "three long rows": (3, 1400, blocked.block_depth + 3),
         "four long rows": (4, 64, 2 * blocked.block_depth + unroll + 1),
+        "six rows and deep sums": (6, 3 * lanes + 5, 131),
+        "seven columns and deep sums": (2 * rows + 3, 7, 131),
         "one row above a block": (blocked.block_rows + 1, lanes + 3, 17),
         "two blocks of rows": (2 * blocked.block_rows + 3, 5, blocked.block_depth + 3),
         "one column above a block": (rows + 1, blocked.block_columns + 1, 9),
