@@ -106,6 +106,8 @@ class DeviceLaunch:
     """Memory that the launch touched, by allocation."""
     engines_moved: bool = False
     """True if engines moved data, of which `touched` does not tell."""
+    has_changed: bool = True
+    """False if memory certainly holds the same bytes as before."""
     footprints: tuple[Footprint, ...] = field(default=(), repr=False)
     """Reads and writes, for a launch that may begin before this one has ended; if they were to be kept."""
     unfinished: tuple[Footprint, ...] = field(default=(), repr=False)
@@ -481,6 +483,7 @@ class Device:
             waves.output.text,
             tuple(tracker.regions()) if tracker is not None else (),
             tracker is not None and tracker.engines_moved,
+            True,
             footprint,
             unfinished,
             program,
@@ -500,14 +503,14 @@ class Device:
         """The launch by compiled code; None, with nothing changed, if it may have hazards or the kernel cannot be compiled."""
         program = known.program
         is_plain = self.arithmetic is REAL and self.schedule is None and not self.maps and not program.entry.directives.keys() & _CLUSTERS
-        if not self.hazards or known.follows_loads or not is_plain or native_threads.is_for_lanes(program, grid, block, self.jobs):
+        if not self.hazards or not is_plain or native_threads.is_for_lanes(program, grid, block, self.jobs):
             return None
         if not known.is_tried:
             if known.work + native_threads.expected_work(program, grid, block) < native_threads.ENOUGH_WORK:
                 return None
             known.is_tried = True
             known.compiled = native_threads.kernel_of(program)
-        if known.compiled is None or known.compiled.failures >= native_threads.MOST_FAILURES:
+        if known.compiled is None or not native_threads.is_worth_a_try(known.compiled):
             return None
         memory = _LaunchMemory(self, program, parameters)
         written = destinations(program)
@@ -536,7 +539,8 @@ class Device:
             self.note_page(page, unwritten)
         by_start = {region.start: region for region in memory.regions}
         touched = tuple(Touched(by_start[start], units[start], *flags) for start, flags in outcome.flags.items())
-        return DeviceLaunch(kernel, grid, block, sum(outcome.instructions(program).values()), (), None, "", touched, program=program)
+        instructions = sum(outcome.instructions(program).values())
+        return DeviceLaunch(kernel, grid, block, instructions, (), None, "", touched, has_changed=outcome.has_changed, program=program)
 
     def _snapshot(self) -> list[tuple[int, np.ndarray]] | None:
         """Copies of all allocations; None if they are too large."""

@@ -253,7 +253,7 @@ def _run_compiled(waves: Waves, jobs: int, progress: Progress | None) -> bool:
     ):
         return False
     kernel = native_threads.remembered_kernel(program)
-    if kernel is None or kernel.failures >= native_threads.MOST_FAILURES:
+    if kernel is None or not native_threads.is_worth_a_try(kernel):
         return False
     page_bytes = native_threads.PAGE_BYTES
     pages = np.zeros(-(-len(memory.data) // page_bytes), np.uint8)

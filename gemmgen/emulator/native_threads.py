@@ -116,8 +116,9 @@ _OF_THE_CORE = {
 _NOTHING = {"membar", "fence", "prefetch", "prefetchu", "nanosleep"}
 
 
-MOST_FAILURES = 2
-"""Launches of a kernel in a row that were given up, after which none is tried any more."""
+_MOST_FAILURES = 2
+"""Launches of a kernel in a row that were given up, after which some run lane by lane at once: 1, then 2, 4, and so on."""
+_LONGEST_REST = 64
 ENOUGH_WORK = 1_000_000
 """Instructions, as far as they can be foreseen, from which a kernel is compiled."""
 MANY_THREADS = 8192
@@ -763,6 +764,8 @@ class Kernel:
     follows_shuffles: bool
     failures: int = 0
     """Launches in a row that were given up."""
+    rested: int = 0
+    """Launches since the last one of them that were not tried."""
     given_up_at: int = 0
     """PTX line of the instruction that gave the last one of them up; others than lines are numbers of native_threads.c."""
 
@@ -770,6 +773,14 @@ class Kernel:
 def is_for_lanes(program: Program, grid: Dim3, block: Dim3, jobs: int = 1) -> bool:
     """True if a launch is likely to run faster lane by lane, which takes one thread."""
     return jobs < _MANY_JOBS and int(np.prod(grid)) * int(np.prod(block)) >= MANY_THREADS and suits_lanes(program)
+
+
+def is_worth_a_try(kernel: Kernel) -> bool:
+    """False for some launches of a kernel behind others that were given up: what it met then need not last."""
+    rest = min(1 << (kernel.failures - _MOST_FAILURES), _LONGEST_REST) if kernel.failures >= _MOST_FAILURES else 0
+    tries = kernel.rested >= rest
+    kernel.rested = 0 if tries else kernel.rested + 1
+    return tries
 
 
 def expected_work(program: Program, grid: Dim3, block: Dim3) -> int:
@@ -919,7 +930,7 @@ def kernel_of(program: Program, follows_shuffles: bool = False) -> Kernel | None
         made = translation(program, follows_shuffles)
     except Untranslated:
         return None
-    functions = ("run_blocks", "conflict", "apply", "finish", "release")
+    functions = ("run_blocks", "conflict", "apply", "has_changed", "finish", "release")
     library = native.library("emulator threads", made.text.encode(), exact_options("-O2"), functions)
     if library is None:
         return None
@@ -927,6 +938,8 @@ def kernel_of(program: Program, follows_shuffles: bool = False) -> Kernel | None
     library.run_blocks.restype = ctypes.c_int64
     library.finish.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64, ctypes.c_int)
     library.finish.restype = None
+    library.has_changed.argtypes = (ctypes.POINTER(_Context), ctypes.c_int64)
+    library.has_changed.restype = ctypes.c_int
     library.apply.argtypes = (ctypes.POINTER(_Context), ctypes.c_void_p, ctypes.c_int64)
     library.apply.restype = None
     library.release.argtypes = (ctypes.c_void_p,)
@@ -976,6 +989,8 @@ class Outcome:
     """Number of executions of each basic block, by threads."""
     unwritten: dict[int, np.ndarray]
     """Flags of the bytes of pages that the launch has written to, where something was unwritten before."""
+    has_changed: bool
+    """True if memory holds other bytes than before."""
     flags: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]
     """Accessed regions by their starts: flags of the units that were read, written, and changed by atomic operations."""
 
@@ -1106,7 +1121,8 @@ def _attempt(kernel: Kernel, launch: Launch) -> Outcome | None:
                 read, written, updated = (_taken(library, place, entry.units) for place in (entry.read, entry.written, entry.updated))
                 flags[region.start] = (read, written, updated)
                 entry.read = entry.written = entry.updated = None
-        return Outcome(np.sum([member.counts for member in team], axis=0).tolist(), left, flags)
+        executions = np.sum([member.counts for member in team], axis=0).tolist()
+        return Outcome(executions, left, bool(library.has_changed(ctypes.byref(context), count)), flags)
     finally:
         for member in team:
             # Records of memory that this launch does not know keep their times when those begin anew: the next launch clears all.

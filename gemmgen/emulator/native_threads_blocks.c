@@ -214,6 +214,16 @@ void apply(struct Context *c, const struct Deferred *log, int64_t count) {
   for (int64_t i = 0; i < count; ++i) apply_one((uint32_t)(log[i].place >> 48), c->memory + (log[i].place & ((1ull << 48) - 1)), log[i].value);
 }
 
+// True if memory differs from what it was before the launch.
+int has_changed(const struct Context *c, int64_t pages) {
+  for (int64_t page = 0; page < pages; ++page) {
+    if (!c->saved[page]) continue;
+    const uint64_t start = (uint64_t)page << PAGE_SHIFT;
+    if (memcmp(c->memory + start, c->saved[page], c->bytes - start < PAGE ? c->bytes - start : PAGE)) return 1;
+  }
+  return 0;
+}
+
 void release(void *memory) { free(memory); }
 
 // Lets go of the flags of regions and of the copies of pages; `undo`: memory gets its former bytes back.

@@ -219,6 +219,27 @@ def test_a_sum_that_its_block_reads_is_not_put_off(monkeypatch: pytest.MonkeyPat
 
 
 @needs_compiler
+def test_a_kernel_that_was_given_up_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that nothing has written when a kernel first runs is written later: compiled code then takes the launches over."""
+    monkeypatch.setattr(native_threads, "ENOUGH_WORK", 0)
+    device = Device(1 << 24)
+    module = device.load(KERNEL.replace("BODY", "ld.global.u32 %r11, [%rd7]; add.u32 %r20, %r10, %r11;"))
+    places = [device.allocate(BYTES, name) for name in "xyz"]
+    parameters = b"".join(place.to_bytes(8, "little") for place in places)
+    tried: list[bool] = []
+    original = native_threads.run
+    monkeypatch.setattr(native_threads, "run", lambda *given: tried.append(original(*given)) or tried[-1])
+    findings = []
+    for number in range(13):
+        if number == 8:
+            for place in places:
+                device.note_written(place, BYTES)
+        findings.append(len(device.launch(module, "kernel", grid=(1, 1, 1), block=(32, 1, 1), parameters=parameters).findings))
+    assert [outcome is not None for outcome in tried] == [False, False, False, False, True, True]
+    assert [bool(count) for count in findings] == [True] * 8 + [False] * 5
+
+
+@needs_compiler
 def test_blocks_stay_in_order_where_it_matters() -> None:
     body = CLEAN["places taken one by one"]
     ordered = native_threads.kernel_of(link(KERNEL.replace("BODY", body), "kernel"))

@@ -105,7 +105,8 @@ class Attacker:
                     + self.frames()
                 )
             case Operation.COPIED:
-                words = pick("<QQQII", self.address(), self.address(), self.number(WIDE), rng.choice((0, 1, 2)), rng.choice((0, 1)))
+                flags = rng.choice((0, 1)), rng.choice((0, 1))
+                words = pick("<QQQIII", self.address(), self.address(), self.number(WIDE), rng.choice((0, 1, 2)), *flags)
                 return words + text(self.name()) + self.frames()
             case Operation.STREAM:
                 return pick("<III", rng.randrange(10), self.number(), self.number())

@@ -37,7 +37,7 @@ class Machine:
         self.runs += 1
         self.content(target)[:] += self.content(source)
         touched = [self.touched(target, changes=True, reads=True)] + ([] if textures else [self.touched(source)])
-        self.known.note(key, touched, [self.starts[each] for each in textures], repeatable)
+        self.known.note(key, touched, [self.starts[each] for each in textures], repeatable, True)
 
     def fill(self, target: int, value: int, key: bytes, parts: int = 1) -> None:
         """Writes the first of so many parts of the target without reading it."""
@@ -45,10 +45,11 @@ class Machine:
             return
         self.runs += 1
         written = self.size // parts
+        had = self.content(target).tobytes()
         self.content(target)[:written] = value
         touched = self.touched(target, changes=True)
         touched.written[written // touched.unit :] = False
-        self.known.note(key, [touched], (), True)
+        self.known.note(key, [touched], (), True, had != self.content(target).tobytes())
 
     def touched(self, number: int, changes: bool = False, reads: bool = False) -> Touched:
         region = self.device.region_of(self.starts[number] + GLOBAL_BASE)
@@ -125,6 +126,17 @@ def test_a_large_result_that_stays_the_same_is_not_computed_again(monkeypatch: p
     assert machine.runs == 1
     machine.copy(0, 7)
     machine.fill(0, 7, b"fill")
+    assert machine.runs == 2
+
+
+def test_launches_that_write_the_same_values_again_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two kernels in turn fill parts of a result of which no contents are kept."""
+    monkeypatch.setattr(repeats, "_MAX_CONTENT_BYTES", 0)
+    monkeypatch.setattr(repeats, "_FIRST_CONTENT_BYTES", 0)
+    machine = Machine(1, 8 << 20)
+    for _ in range(5):
+        machine.fill(0, 7, b"whole")
+        machine.fill(0, 7, b"half", parts=2)
     assert machine.runs == 2
 
 

@@ -101,16 +101,16 @@ class KnownLaunches:
         self.place_contents()
         return False
 
-    def note(self, key: bytes, touched: Sequence[Touched], read_besides: Collection[int], is_repeatable: bool) -> None:
+    def note(self, key: bytes, touched: Sequence[Touched], read_besides: Collection[int], is_repeatable: bool, has_changed: bool) -> None:
         """The effect of a launch that has run; it cannot be repeated if it had another effect than on this memory of the device.
-        `read_besides` are allocations, by their start, that it may have read without a sign of it in `touched`."""
+        `has_changed`: some byte may differ from before. `read_besides` are allocations, by their start, that it may have read without a sign of it in `touched`."""
         if len(self._launches) >= _MAX_LAUNCHES and key not in self._launches:
             del self._launches[next(iter(self._launches))]
         is_first = key not in self._launches
         known = self._launches.setdefault(key, _Known())
         changed = [each for each in touched if each.is_changed]
         before = {start: self._number(start) for start in (*read_besides, *(each.region.start for each in touched))}
-        for each in changed:
+        for each in changed if has_changed else ():
             self.change(each.region.start)
         known.misses += 1
         known.touched = dict.fromkeys(before, False) | {each.region.start: True for each in changed}

@@ -369,7 +369,7 @@ class Session:
             texels = [self.device.region_of(texture.base + GLOBAL_BASE) for texture in self.device.textures]
             by_textures = {region.start for region in texels if region is not None}
         alone = plain and not result.engines_moved and not result.output and result.error is None and not strays
-        self._known.note(key, result.touched, by_textures, alone and not used & {"suld", "sust"})
+        self._known.note(key, result.touched, by_textures, alone and not used & {"suld", "sust"}, result.has_changed)
 
     def _kind(self, start: int) -> MemoryKind | None:
         owner = self._owners.get(start + GLOBAL_BASE)
@@ -455,7 +455,7 @@ class Session:
         return region
 
     def _copied(self, body: Body) -> bytes:
-        target, source, count, stream, waits = body.numbers("QQQII")
+        target, source, count, stream, waits, same = body.numbers("QQQIII")
         call, frames = body.text(), body.frames()
         body.end()
         self._before.clear()
@@ -470,7 +470,8 @@ class Session:
         if target:
             region = self._region(target, count)
             self.device.note_written(target, count)
-            self._known.change(region.start)
+            if not same:
+                self._known.change(region.start)
             self._last_launch = b""
             if work is not None:
                 self._conflicts(self.order.touch_bytes(work, region, target - GLOBAL_BASE - region.start, count, True), frames)
