@@ -103,7 +103,9 @@ class KnownLaunches:
 
     def note(self, key: bytes, touched: Sequence[Touched], read_besides: Collection[int], is_repeatable: bool, has_changed: bool) -> None:
         """The effect of a launch that has run; it cannot be repeated if it had another effect than on this memory of the device.
-        `has_changed`: some byte may differ from before. `read_besides` are allocations, by their start, that it may have read without a sign of it in `touched`."""
+
+        `read_besides` are allocations, by their start, that it may have read without a sign of it in `touched`; `has_changed`: some byte
+        may differ from before."""
         if len(self._launches) >= _MAX_LAUNCHES and key not in self._launches:
             del self._launches[next(iter(self._launches))]
         is_first = key not in self._launches
