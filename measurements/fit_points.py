@@ -31,8 +31,9 @@ from gemmgen.dispatch.model import seconds_of_many
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm import space
+from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.wgmma.point_model import FILE, TRAITS
-from gemmgen.kernels.gemm.wgmma.space import PERSISTENT, SHALLOW, points
+from gemmgen.kernels.gemm.wgmma.space import BAND, PERSISTENT, SHALLOW, points
 
 Values = NDArray[np.float64]
 SETTINGS = Path(__file__).with_name("fit_points.json")
@@ -136,6 +137,7 @@ def read(paths: Sequence[Path], device_name: str) -> list[Timed]:
             features = np.concatenate([points.features for points in groups])
             seconds = np.concatenate([seconds_of_many(points.works, device) for points in groups])
             traits = np.concatenate([points.traits(np.arange(len(points))) for points in groups])
+            first = np.cumsum([0, *map(len, groups)])
             us, places = [], []
             for kernel in row["kernels"]:
                 label = kernel["label"]
@@ -149,7 +151,10 @@ def read(paths: Sequence[Path], device_name: str) -> list[Timed]:
                     continue
                 distances = ((features - np.array(place)) ** 2).sum(axis=1)
                 nearest = int(distances.argmin())
-                if distances[nearest] < (EXACT if spec is None else NEAR):
+                group = int(np.searchsorted(first, nearest, side="right")) - 1
+                if distances[nearest] < (EXACT if spec is None else NEAR) and _in_order(
+                    kernel, groups[group].spec(nearest - int(first[group]), False)
+                ):
                     us.append(kernel["us"])
                     places.append(nearest)
             times = np.array(us)
@@ -158,6 +163,12 @@ def read(paths: Sequence[Path], device_name: str) -> list[Timed]:
                 chosen = np.array(places)[fast]
                 found.append(Timed(run, row["problem"], row.get("peer", math.nan), times[fast], seconds[chosen] * 1e6, traits[chosen], 0.0))
     return [replace(one, slower=median(slower.get(one.run, [0.0]))) for one in found]
+
+
+def _in_order(kernel: Mapping[str, Any], spec: GemmSpec) -> bool:
+    """True if a timed kernel's blocks took tiles in the order in which its point takes them now; lines without an order are of ``BAND``."""
+    timed = kernel.get("spec", kernel).get("rasterization", {})
+    return (timed.get("along", "minor"), timed.get("group", BAND)) == (spec.rasterization.along, spec.rasterization.group)
 
 
 class Process:
