@@ -80,6 +80,10 @@ class BoundBlock:
         self.park = park
 
 
+_SHARED_UNIT = 128
+"""Bytes in whose multiples GPUs allocate shared memory (CUDA occupancy calculator, compute capability 8.0 and later)."""
+
+
 class Machine:
     """Registers, memory and control for `blocks` blocks side by side; reused from wave to wave and launch to launch."""
 
@@ -89,9 +93,10 @@ class Machine:
         geometry = self.geometry
         self.registers = RegisterFile(program, geometry.lanes)
         everyone = np.arange(geometry.lanes)
+        padding = -(shared_bytes - program.shared_start - program.shared_gap_bytes) % _SHARED_UNIT
         self.spaces = Spaces(
             GlobalSpace(geometry),
-            BankedSpace("shared", geometry, geometry.block_of_lane, blocks, shared_bytes, program.shared_start),
+            BankedSpace("shared", geometry, geometry.block_of_lane, blocks, shared_bytes, program.shared_start, padding),
             BankedSpace("local", geometry, everyone, geometry.lanes, program.local_bytes),
         )
         self.specials = SpecialRegisters(geometry)

@@ -517,12 +517,15 @@ class GlobalSpace(Space):
 class BankedSpace(Space):
     """Memory that exists many times, once a block (shared) or once a lane (local), at the same addresses in each."""
 
-    def __init__(self, name: str, geometry: Geometry, owner_of_lane: np.ndarray, owners: int, size: int, first: int = 0) -> None:
-        """`size` counts the bytes before `first`, the lowest address that exists, a multiple of the widest unit."""
+    def __init__(
+        self, name: str, geometry: Geometry, owner_of_lane: np.ndarray, owners: int, size: int, first: int = 0, padding: int = 0
+    ) -> None:
+        """`size` counts the bytes before `first`, the lowest address that exists, a multiple of the widest unit. `padding`: bytes behind
+        them that a GPU allocates too, so that it notices no access there."""
         super().__init__(geometry)
         self.name = name
-        self.size, self.first = size, first
-        self.stride = max(-(-size // UNIT_BYTES) * UNIT_BYTES, UNIT_BYTES)
+        self.size, self.first, self.padding = size, first, padding
+        self.stride = max(-(-(size + padding) // UNIT_BYTES) * UNIT_BYTES, UNIT_BYTES)
         self.describe: Callable[[int], str] = lambda address: f"{name} address {address}"
         """An address in words."""
         self.in_flight: PendingOfLanes | None = None
@@ -584,7 +587,7 @@ class BankedSpace(Space):
             addresses = addresses ^ (self.ranks if lanes is None else self.ranks[lanes]).astype(addresses.dtype)
         if self.first:
             addresses = addresses - addresses.dtype.type(self.first)
-        if int(addresses.max()) > self.size - self.first - width:
+        if int(addresses.max()) > self.size - self.first - width and not self._is_in_padding(access, lanes, addresses):
             return self._resolve_remote(access, lanes, given)
         if width > 1 and int(np.bitwise_or.reduce(addresses)) & (width - 1):
             self._misaligned(access, lanes, addresses)
@@ -629,6 +632,21 @@ class BankedSpace(Space):
         wide &= (1 << RANK_SHIFT) - 1
         offsets: np.ndarray = base + wide
         return offsets
+
+    def _is_in_padding(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> bool:
+        """True if all addresses past the end lie in the padding, and an observer notes them."""
+        last = self.size - self.first + self.padding - access.width
+        if not self.padding or self.ranks is not None or int(addresses.max()) > last:
+            return False
+        outside = np.flatnonzero(addresses > max(self.size - self.first - access.width, -1))
+        past = int(addresses[outside[0]]) + access.width - self.size + self.first
+        error = OutOfBounds(
+            f"{verb(access)} of {access.width} bytes at {self.name} address 0x{int(addresses[outside[0]]):x}: {self.name} memory has "
+            f"{self.size - self.first} bytes, the access reaches {past} bytes past its end",
+            instruction=access.instruction,
+            threads=self.geometry.describe(outside if lanes is None else lanes[outside]),
+        )
+        return any(observer.passes(error, len(outside), f"{self.name} memory") for observer in self.observers)
 
     def _out_of_bounds(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> NoReturn:
         wide = (addresses - addresses.dtype.type(self.first)).astype(np.uint64)

@@ -47,8 +47,16 @@ BODIES = {
     "an atomic operation past the end": ("red.global.add.u32 [%rd4+300], %r1; ld.global.u32 %r5, [%rd4];", ["out-of-bounds"]),
     "a load far behind all arrays": ("ld.global.u32 %r6, [%rd4+1800000]; mov.u32 %r5, %r1;", ["out-of-bounds"]),
     "a store between two variables": (
-        "setp.eq.u32 %p1, %r1, 31; @%p1 st.shared.u32 [%r4+388], %r1; st.shared.u32 [other], %r1; mov.u32 %r5, %r1;",
-        ["out-of-bounds", "same-value"],
+        "setp.eq.u32 %p1, %r1, 31; @%p1 st.shared.u32 [%r4+388], %r1; @%p1 st.shared.u32 [other], %r1; mov.u32 %r5, %r1;",
+        ["out-of-bounds"],
+    ),
+    "a load past the end of shared memory": (
+        "setp.eq.u32 %p1, %r1, 31; @%p1 st.shared.u32 [other], %r1; @%p1 ld.shared.u32 %r6, [other+64]; mov.u32 %r5, %r1;",
+        ["out-of-bounds"],
+    ),
+    "a store past the end of shared memory": (
+        "setp.eq.u32 %p1, %r1, 31; @%p1 st.shared.u32 [other], %r1; @%p1 st.shared.u32 [other+64], %r1; mov.u32 %r5, %r1;",
+        ["out-of-bounds"],
     ),
     "a copy that is waited for": (f"{COPY} cp.async.wait_group 0; ld.shared.u32 %r5, [%r4];", []),
 }
@@ -90,6 +98,14 @@ def test_padding_is_read_and_written_as_on_a_gpu(compiles: bool, monkeypatch: py
     assert [(code_of(type(finding)), finding.count) for finding in result.findings] == [("out-of-bounds", 32)]
     assert "0 bytes past the end of y (128 bytes)" in result.findings[0].message
     assert device.memory[y - GLOBAL_BASE : y - GLOBAL_BASE + 256].view("u4").tolist() == list(range(64))
+
+
+def test_shared_memory_that_a_gpu_does_not_allocate_ends_it() -> None:
+    device = Device(1 << 24)
+    module = device.load(KERNEL.replace("BODY", "st.shared.u32 [other], %r1; ld.shared.u32 %r5, [other+128];"))
+    y = device.allocate(128, "y").to_bytes(8, "little")
+    result = device.launch(module, "kernel", grid=(1, 1, 1), block=(1, 1, 1), parameters=y + y)
+    assert type(result.error) is OutOfBounds
 
 
 @pytest.mark.parametrize("compiles", [pytest.param(True, marks=needs_compiler), False])

@@ -134,11 +134,12 @@ def test_a_python_program_reaches_the_driver(toolkit: Toolkit, capfd: pytest.Cap
 @needs_nvcc
 def test_an_access_out_of_bounds_names_the_python_variable(toolkit: Toolkit) -> None:
     report = run_python(toolkit, "bad")
-    (finding,) = report.findings
+    finding, *others = report.findings
     shown = str(DRIVER_PROGRAM).removeprefix(f"{Path.cwd()}/")
     line = next(number for number, text in enumerate(DRIVER_PROGRAM.read_text().splitlines(), 1) if "a_device = " in text)
     assert finding.code == "out-of-bounds" and f"past the end of a_device (cuMemAlloc at {shown}:{line})" in finding.message
     assert finding.places[0].file == "add.cu" and report.status == 0
+    assert [other.message.partition(" (")[0].split()[-1] for other in others] == ["b_device", "c_device"]
 
 
 @needs_nvcc

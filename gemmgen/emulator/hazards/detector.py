@@ -210,10 +210,10 @@ class HazardDetector(Observer):
                 old.repeated = self._shared_repeated
         old.forget()
         old.state.fill(UNWRITTEN if private else UNWRITTEN | WATCHED)
-        if not private and self.program.shared_gaps:
+        if not private and (self.program.shared_gaps or space.padding):
             old.outside = self._between_variables
             by_block = old.state[: old.count].reshape(-1, space.stride // old.granule)
-            for start, stop in self.program.shared_gaps:
+            for start, stop in (*self.program.shared_gaps, (space.size, space.stride)):
                 by_block[:, -(-start // old.granule) : stop // old.granule] |= GUARD
         return old
 
@@ -546,6 +546,12 @@ class HazardDetector(Observer):
         self._load_unwritten(site, lanes, granules, self._shared.granule, self._shared_site(site, granules))
 
     def _between_variables(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
+        assert self._shared is not None
+        # Accesses past the end of shared memory are noted already.
+        inside = granules * self._shared.granule % self._stride < self.machine.spaces.shared.size
+        lanes, granules = lanes[inside], granules[inside]
+        if not len(lanes):
+            return
         place = self._shared_site(site, granules)
         self.findings.add(
             StrayAccess(
