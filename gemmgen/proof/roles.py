@@ -731,8 +731,21 @@ class Runner:
             raise Unliftable(instruction, "data decides where threads go")
         meeting, inside = region
         environment, state = dict(here.environment), here.monitor
+        alone = dict(environment) if self.in_cluster and len(inside) == 1 else {}
         for block in inside:
             for statement in self.flow.blocks[block]:
+                if alone and statement.opcode == "ld" and statement.guard is None and not only_global(statement):
+                    # As if all threads loaded: then no fewer accesses meet, and no fewer bytes are needed.
+                    state = self.monitor.event(state, here.everyone, statement, here.threads, Values(self, alone, {}))
+                    self._assign(statement, None, alone)
+                    for register in written(statement):
+                        environment.pop(register.name, None)
+                    continue
+                if alone and statement.opcode in PURE:
+                    values = Values(self, alone, {})
+                    contents = tuple(self._operand(operand, values) for operand in statement.operands[1:])
+                    known = statement.guard is None and len(written(statement)) == 1 and written(statement)[0].type not in FLOATS
+                    self._assign(statement, self._result_of(statement, contents) if known else None, alone)
                 if (
                     (statement.opcode in EVENTS and not only_global(statement))
                     or statement.opcode in COLLECTIVE
