@@ -39,7 +39,8 @@ def note_direct_accesses(
         lifter.lift()
         if lifter.known.contradiction():
             raise Unliftable(None, "the facts about this kernel contradict each other")
-        verdicts = [memory(lifter), once(lifter)]
+        within = memory(lifter)
+        verdicts = [within, once(lifter, within)]
     except (Unliftable, OutOfTime) as error:
         why = str(error) or "the time is used up"
         for name in ("memory", "once"):

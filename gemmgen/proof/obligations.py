@@ -69,6 +69,8 @@ class Verdict:
     counterexamples: list[Counterexample] = field(default_factory=list)
     spaces: set[str] = field(default_factory=set)
     """Kinds of memory with an access that was not proved."""
+    left: set[str] = field(default_factory=set)
+    """Arrays with a store that was not proved to lie within them."""
 
     @property
     def hopeless(self) -> bool:
@@ -149,6 +151,7 @@ def memory(lifter: Lifter) -> Verdict:
         if verdict.hopeless:
             verdict.unproved.append("and statements after these, which were not tried")
             verdict.spaces |= {access.space for access in known.lifted.accesses}
+            verdict.left |= {access.address.base or "" for access in known.lifted.accesses if access.writes and access.address is not None}
             break
         lost = len(verdict.unproved) + len(verdict.counterexamples)
         premises = [*known.facts, *access.path]
@@ -174,6 +177,8 @@ def memory(lifter: Lifter) -> Verdict:
             verdict.note(answer, access, "bounds or alignment not proved within the time", known, [*premises, *conditions], goal)
         if len(verdict.unproved) + len(verdict.counterexamples) > lost:
             verdict.spaces.add(access.space)
+            if access.writes:
+                verdict.left.add(access.address.base)
     return verdict
 
 
@@ -668,9 +673,10 @@ def _ordered_teams(
 # Stored at most once -----------------------------------------------------------------------------------------------------------
 
 
-def once(lifter: Lifter, ordered: bool = False) -> Verdict:
+def once(lifter: Lifter, within: Verdict, ordered: bool = False) -> Verdict:
     """No two threads of the grid, and no two statements of one, store the same element of a result.
 
+    ``within``: the verdict on memory. Two indices are two elements only if both lie within their axes.
     ``ordered``: races and progress are proved, so that tickets tell the block that comes last.
     """
     known, verdict = lifter.known, Verdict("once")
@@ -691,6 +697,10 @@ def once(lifter: Lifter, ordered: bool = False) -> Verdict:
             by_array.setdefault(name, []).append(store)
     other = OtherThread(known, same_block=False)
     for name, found in by_array.items():
+        if name in within.left:
+            verdict.obligations += 1
+            verdict.unproved.append(f"{place(found[0])}: its indices may lie outside of {name}: see memory")
+            continue
         _stored_once(lifter, verdict, known.contract.arrays[name], found, other, ordered)
     return verdict
 

@@ -140,7 +140,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             elif common:
                 verdicts["progress"] = progress(lifter, ended=ended)
             ordered = all(verdicts[name].holds for name in ("races", "progress"))
-            verdicts["once"] = once(lifter, ordered and verdicts["memory"].holds)
+            verdicts["once"] = once(lifter, verdicts["memory"], ordered and verdicts["memory"].holds)
             missing = Verdict("initialised", unproved=["races and progress must be proved first"])
             verdicts["initialised"] = initialised(lifter) if ordered else missing
             if _shares(sequence):
