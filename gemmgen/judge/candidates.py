@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -19,6 +20,7 @@ from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import PAGE
 from gemmgen.emulator.errors import InFlightRead, InFlightWrite
 from gemmgen.emulator.program import Program, link
+from gemmgen.judge.decisions import COUNTERS, Noted, noted_decisions
 from gemmgen.judge.patience import impatient
 from gemmgen.judge.reference import Arrays
 from gemmgen.judge.task import Task, evaluate
@@ -76,6 +78,10 @@ class Conditions:
     elsewhere: bool = False
     """True: arrays have other addresses than in other calls."""
     arithmetic: Arithmetic = REAL
+    one_block: bool = False
+    """True: only the first block runs."""
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by which arrays begin behind an aligned address."""
 
 
 class CandidateFailed(Exception):
@@ -161,6 +167,28 @@ class KernelCandidate:
         """Outputs of one launch."""
         return self._launch(sizes, inputs, conditions)
 
+    @cached_property
+    def noted(self) -> Noted | None:
+        """The kernel with notes of its decisions by inputs; None if it makes none."""
+        (program,) = self.programs()
+        return noted_decisions(program, self.code.ptx)
+
+    @cached_property
+    def noted_by_sizes(self) -> Noted | None:
+        """The kernel with notes of its decisions by sizes and threads; None if it makes none."""
+        (program,) = self.programs()
+        return noted_decisions(program, self.code.ptx, by_sizes=True)
+
+    def note_answers(
+        self, noted: Noted, sizes: dict[str, int], inputs: Arrays, answers: npt.NDArray[np.uint32], *, one_block: bool = False
+    ) -> bool:
+        """Runs the kernel, or its first block alone, without checks for hazards, and adds the answers that its decisions had; True if some
+        are new."""
+        before = answers.copy()
+        with suppress(CandidateFailed):
+            self._launch(sizes, inputs, Conditions(one_block=one_block), {COUNTERS: answers}, noted.ptx)
+        return bool((answers != before).any())
+
     def later_call(self, sizes: dict[str, int], first: Arrays, last: Arrays, more: int = 0) -> Called | None:
         """Outputs of a launch that finds the module's variables of earlier launches. Of many earlier launches, the first few are run, and
         their counters are extrapolated."""
@@ -178,32 +206,35 @@ class KernelCandidate:
             array.view(np.uint8).reshape(-1)[:] = _counted_on([state[name] for state in states], more).view(np.uint8)[: array.nbytes]
         return self._launch(sizes, last, Conditions(elsewhere=not more), symbols)
 
-    def _launch(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions, symbols: dict[str, Any] | None = None) -> Called:
+    def _launch(
+        self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions, symbols: dict[str, Any] | None = None, noted: str = ""
+    ) -> Called:
         schedule: emulator.Schedule | None = emulator.FirstWarp(last=conditions.starves == "earlier") if conditions.starves else None
         if conditions.warp_order is not None:
             schedule = emulator.RandomWarps(conditions.warp_order)
         outputs: Arrays = {}
         written: Arrays = {}
         args: list[Any] = []
-        grid = [max(1, evaluate(size, sizes)) for size in self.task.grid]
+        grid = [1 if conditions.one_block else max(1, evaluate(size, sizes)) for size in self.task.grid]
         for argument in self.task.arguments:
             if argument.shape is None:
                 args.append(evaluate(argument.value if argument.value is not None else argument.name, sizes))
                 continue
             shape = tuple(evaluate(extent, sizes) for extent in argument.shape)
             if argument.role == "input":
-                args.append(Buffer(inputs[argument.name].copy(), name=argument.name, writable=False))
+                args.append(Buffer(inputs[argument.name].copy(), conditions.offsets.get(argument.name), argument.name, writable=False))
                 continue
             outputs[argument.name] = poisoned(shape, argument.type)
             written[argument.name] = np.zeros(outputs[argument.name].nbytes, np.bool_)
             alignment = _ELSEWHERE if conditions.elsewhere else PAGE
-            args.append(Buffer(outputs[argument.name], name=argument.name, written=written[argument.name], alignment=alignment))
+            offset = conditions.offsets.get(argument.name)
+            args.append(Buffer(outputs[argument.name], offset, argument.name, written=written[argument.name], alignment=alignment))
         for count in self.scratch:
             size = count * int(np.prod(grid))
             args.append(Buffer(np.zeros(size, np.uint8), name="scratch") if size else 0)
         try:
             result = emulator.launch(
-                self.impatient or self.code.ptx if conditions.gives_up else self.code.ptx,
+                noted or (self.impatient or self.code.ptx if conditions.gives_up else self.code.ptx),
                 self.entry.symbol,
                 grid=grid,
                 block=[max(1, evaluate(size, sizes)) for size in self.task.block],
@@ -211,7 +242,9 @@ class KernelCandidate:
                 args=args,
                 source=self.code.text_of,
                 schedule=schedule,
-                hazards=True,
+                hazards=not noted,
+                # Compiled code counts turns of loops, not the long bodies that waits may have; waves that poll hold all blocks anyway.
+                lanes_per_wave=1 if any(program.polls for program in self.programs()) else None,
                 step_limit=_GIVING_UP_STEPS if conditions.gives_up else _STARVED_STEPS if conditions.starves else STEP_LIMIT,
                 symbols=symbols,
                 arithmetic=conditions.arithmetic,

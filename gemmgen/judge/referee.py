@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -22,12 +22,12 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import round_up
 from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import FIELD
-from gemmgen.emulator.data_flow import ProgramFlow
+from gemmgen.emulator.data_flow import ProgramFlow, flow_of
 from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
 from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions, KernelCandidate
 from gemmgen.judge.reference import Arrays, Question, Reference
 from gemmgen.judge.task import FAR, POWER, WIDE, Argument, Task, evaluate, fits, grid_of_shapes
-from gemmgen.judge.text import address_that_decides, date_of_build, floats_of, integers_of, marks, other_builds
+from gemmgen.judge.text import address_that_decides, date_of_build, floats_of, integers_of, marks, other_builds, takes_alignment
 from gemmgen.proof.prover import KernelProof
 from gemmgen.sanitizer.findings import Finding, findings_report
 
@@ -47,6 +47,7 @@ KINDS = {
     "order-dependent": "gives different bits under different orders of warps",
     "hangs": "does not come to an end, or stops at a barrier that others do not reach",
     "reads-clock": "reads a clock, a counter of events or the date of its build, which no result may depend on",
+    "untested": "decides by its data in a way that none of the data brought about, so that its function is unknown there",
     "reads-addresses": "decides by the addresses of its arrays, or keeps one for later calls",
     "another-build": "computes another function when it is built for another architecture or by nvcc",
     "reads-processor": "reads the identity of the multiprocessor or the warp's slot, which no result may depend on",
@@ -75,6 +76,13 @@ _LITERALS = 48
 """Numbers of a code that are tried as data, and as many as sizes."""
 _FARTHEST = 1 << 21
 """Sizes that numbers of a code are tried as are below."""
+_EXTREMES = (np.nan, np.inf, -np.inf, 0.0, 2.0**-140, 0.5)
+_LEAST = 1e-30
+"""Magnitude below which numbers may be flushed to zero."""
+_SEARCHED, _LARGEST_SEARCHED = 100, 72
+"""Shapes that a search tries, and the first size that is none of theirs."""
+_OFFSETS = (16, 32, 64, 128)
+"""Bytes behind an aligned address at which arrays begin, if a kernel tests their alignment; and those of one element."""
 _LESS_WORK = 0.75
 """Fraction of the first call's instructions that a later call on the same inputs must at least execute."""
 
@@ -186,6 +194,7 @@ class Verdict:
 
 Plan = list[tuple[dict[str, int], str]]
 """Sizes of problems, and their kind of data."""
+Problems = list[tuple[dict[str, int], Arrays]]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], npt.NDArray[Any]]
 _DATA: dict[str, Draw] = {
     "ordinary": lambda rng, shape: rng.normal(0, 1, shape),
@@ -339,7 +348,11 @@ class Referee:
             f"{len(plan)} problems in {len(self.shapes)} shapes and {len(_DATA)} kinds of data, with hazards and guards"
         )
         self._check_text()
-        self._check_literals()
+        literals = self._check_literals()
+        if self.verdict.accepted:
+            self._check_decisions(zip((sizes for sizes, _ in plan), inputs, strict=True), special, literals)
+            self._search_shapes()
+        self._check_alignment(inputs[0], wanted[0], magnitudes[0])
         self._check_builds(plan, inputs, wanted, magnitudes)
         self._check_constant(runs[0], runs[1], wanted[0], wanted[1])
         self._check_orders(inputs[0], runs[0], wanted[0], magnitudes[0])
@@ -368,7 +381,88 @@ class Referee:
             self._fail("reads-environment", {}, f"host code calls or reads {name}")
         self.verdict.checks.append("PTX reads no clock, allocates nothing, and does not decide by addresses")
 
-    def _check_literals(self) -> None:
+    def _check_decisions(self, ordinary: Iterable[tuple[dict[str, int], Arrays]], special: list[Arrays], literals: Problems) -> None:
+        """Refuses kernels with a decision by their inputs that is the same in all problems."""
+        if not isinstance(self.candidate, KernelCandidate) or (noted := self.candidate.noted) is None:
+            return
+        base, answers = self.given[0], noted.answers()
+        for sizes, arrays in (*ordinary, *literals, *((base, arrays) for arrays in special)):
+            self.candidate.note_answers(noted, sizes, arrays, answers)
+        own = [value for program in self.candidate.programs() for value in floats_of(program)][:_LITERALS]
+        mixed, alone = (_EXTREMES, (*own, *(-value for value in own))), [(value,) for value in _EXTREMES]
+        for sizes in (base, *self.shapes):
+            # Loops over many elements have unrolled copies of their decisions, and loops over the rest.
+            for values in (*mixed, *alone) if sizes == base or max(sizes.values(), default=0) >= FAR else mixed:
+                if any(True for _ in noted.one_sided(answers)):
+                    arrays = self._sprinkled(sizes, values)
+                    if self.candidate.note_answers(noted, sizes, arrays, answers):
+                        self._check_found(sizes, arrays)
+        for inst, answer in noted.one_sided(answers):
+            line = f" in line {inst.location.own().line}" if inst.location is not None else ""
+            self._fail("untested", base, f"a decision by data{line} is always {str(answer).lower()}: {inst.text.strip()}")
+        self.verdict.checks.append(f"both answers of {len(noted.decisions)} decisions by data")
+
+    def _check_found(self, sizes: dict[str, int], arrays: Arrays) -> None:
+        """Judges the results of a problem by which a decision had a new answer."""
+        numbers = self._numbers(arrays)
+        usual = all(np.isfinite(each).all() and not ((each != 0) & (np.abs(each) < _LEAST)).any() for each in numbers.values())
+        questions = [Question(sizes, numbers), Question(sizes, {name: np.abs(each) for name, each in numbers.items()})]
+        wanted, magnitude = self.reference.answers(questions)
+        if usual and (run := self._run(sizes, arrays)) is not None:
+            self._compare(sizes, "further", run, wanted, magnitude)
+        elif not usual and self.task.special_values != "ignore":
+            self._check_special(arrays, wanted, sizes)
+
+    def _search_shapes(self) -> None:
+        """Looks for shapes by which decisions have other answers than in all shapes so far, beginning with those that had new ones."""
+        if not isinstance(self.candidate, KernelCandidate) or any(program.polls for program in self.candidate.programs()):
+            return
+        noted = self.candidate.noted_by_sizes
+        if noted is None:
+            return
+        answers, rng = noted.answers(), np.random.default_rng([self.seed, 37])
+        for sizes in (sizes for sizes in self.shapes if max(sizes.values(), default=0) < FAR):
+            self.candidate.note_answers(noted, sizes, self._inputs(sizes, "ordinary"), answers, one_block=True)
+        known, tried = [self.given[0]], 0
+        while tried < _SEARCHED and any(True for _ in noted.one_sided(answers)):
+            tried += 1
+            sizes = dict(known[rng.integers(0, len(known))])
+            names = list(sizes)
+            for name in names if tried % 3 == 0 or len(names) == 1 else [names[rng.integers(0, len(names))]]:
+                sizes[name] = round_up(int(rng.integers(1, _LARGEST_SEARCHED)), self.task.multiples.get(name, 1))
+            if not fits(self.task, sizes):
+                continue
+            inputs = self._inputs(sizes, "ordinary")
+            if self.candidate.note_answers(noted, sizes, inputs, answers, one_block=True):
+                known.append(sizes)
+                self._check_found(sizes, inputs)
+        self.verdict.checks.append(f"{tried} further shapes, led by decisions by sizes")
+
+    def _sprinkled(self, sizes: dict[str, int], values: Sequence[float]) -> Arrays:
+        """Ordinary inputs with some of these numbers; with one number alone, inputs that hold no other."""
+        arrays, rng = self._inputs(sizes, "ordinary"), np.random.default_rng([self.seed, 31])
+        for argument in self.task.arrays:
+            if argument.role == "input" and ELEMENTS[argument.type].is_float and values:
+                flat = arrays[argument.name].reshape(-1)
+                chosen = rng.random(flat.size) < (1.0 if len(values) == 1 else 0.25)
+                drawn = rng.choice(np.array(values, np.float32), int(chosen.sum()))
+                flat[chosen] = to_elements(argument.type, drawn)
+        return arrays
+
+    def _check_alignment(self, inputs: Arrays, wanted: Arrays, magnitude: Arrays) -> None:
+        """Runs kernels that test their arrays' alignment on arrays that are aligned to less."""
+        if not isinstance(self.candidate, KernelCandidate) or not any(takes_alignment(program) for program in self.candidate.programs()):
+            return
+        elements = {argument.name: ELEMENTS[argument.type].bytes for argument in self.task.arrays}
+        offsets = [dict.fromkeys(elements, count) for count in _OFFSETS]
+        offsets += [dict(elements), *({name: size} for name, size in elements.items())]
+        for each in offsets:
+            run = self._run(self.given[0], inputs, Conditions(offsets=each))
+            if run is not None:
+                self._compare(self.given[0], "ordinary", run, wanted, magnitude, "reads-addresses")
+        self.verdict.checks.append(f"{len(offsets)} alignments of the arrays")
+
+    def _check_literals(self) -> Problems:
         """Runs problems that hold the numbers of the code, as data and as sizes: a kernel may decide by one that no data hold by chance."""
         base, plan = self.given[0], []
         floats = list(dict.fromkeys(value for program in self.candidate.programs() for value in floats_of(program)))[:_LITERALS]
@@ -389,7 +483,7 @@ class Referee:
             if (many := self._with_blocks(value + 1)) is not None:
                 plan.append((many, self._inputs(many, "ordinary"), True))
         if not plan:
-            return
+            return []
         questions = [Question(shape, self._numbers(arrays)) for shape, arrays, _ in plan]
         questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
         answers = self.reference.answers(questions)
@@ -398,6 +492,7 @@ class Referee:
             if (moderate or not own_bound) and (run := self._run(shape, arrays)) is not None:
                 self._compare(shape, "literals of the code as", run, wanted, magnitude)
         self.verdict.checks.append(f"{len(plan)} problems that hold the numbers of the code")
+        return [(shape, arrays) for shape, arrays, _ in plan]
 
     def _with_blocks(self, blocks: int) -> dict[str, int] | None:
         """The smallest problem with so many blocks in which one size grows and the others are 1; None if none fits."""
@@ -665,8 +760,8 @@ class Referee:
         for arrays, expected in zip(inputs, wanted, strict=True):
             self._check_special(arrays, expected)
 
-    def _check_special(self, inputs: Arrays, wanted: Arrays) -> None:
-        run = self._run(self.given[0], inputs)
+    def _check_special(self, inputs: Arrays, wanted: Arrays, sizes: dict[str, int] | None = None) -> None:
+        run = self._run(sizes or self.given[0], inputs)
         if run is None:
             return
         for argument in self.task.arrays:
@@ -678,7 +773,7 @@ class Referee:
             lost |= np.isinf(wanted[name]) & ~np.isnan(got) & (got != wanted[name])
             if lost.any():
                 at = tuple(int(index) for index in np.argwhere(lost)[0])
-                self._fail("special-values", self.given[0], f"{name}{list(at)} is {got[at]}, expected {wanted[name][at]}")
+                self._fail("special-values", sizes or self.given[0], f"{name}{list(at)} is {got[at]}, expected {wanted[name][at]}")
 
     def _residues(self) -> tuple[Arrays, Arrays]:
         """Random elements of the inputs, and the residues or integers that they represent."""
@@ -726,6 +821,10 @@ class Referee:
             else:
                 expected = residues.narrowed(expected, residues.CODE_BITS[argument.type])
             if (words != expected).any():
+                if any(flow_of(program).selections.hashed for program in self.candidate.programs()):
+                    # Such a choice is a function of all numbers that take part in it, which the reference has not.
+                    self.verdict.checks.append("no field test: data decide about values")
+                    return
                 if not run.on_device:
                     self.verdict.checks.append("no field test: host code may compute with the data")
                     return

@@ -43,13 +43,13 @@ def marks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def floats_of(program: Program) -> list[float]:
-    """The finite floating-point literals of a kernel, and the floats whose bits it compares with integers."""
+    """The finite floating-point literals of a kernel and of its variables, and the floats whose bits it compares with integers."""
     bits: dict[int, None] = {}
     for inst in instructions_of(program):
         for operand in inst.operands:
             if isinstance(operand, Float) and operand.width == 32:
                 bits[operand.bits] = None
-            elif isinstance(operand, Integer) and inst.opcode in ("setp", "set"):
+            elif isinstance(operand, Integer) and inst.opcode in ("setp", "set", "xor"):
                 bits[operand.value & 0xFFFFFFFF] = None
     found = np.array(list(bits), np.uint32).view(np.float32).astype(np.float64)
     return [float(value) for value in found if np.isfinite(value) and value]
@@ -69,11 +69,19 @@ def date_of_build(code: KernelCode) -> str:
     return ""
 
 
-def address_that_decides(program: Program) -> Instruction | None:
-    """An instruction that compares an address with a number, converts it to a number, or stores it in global memory. Results may then
-    depend on addresses.
+def takes_alignment(program: Program) -> bool:
+    """True if a kernel takes the lowest bits of an address, by which arrays may be aligned to a few bytes or to many."""
+    everything, holds, _ = _addresses(program)
+    taken = (inst for inst in everything if inst.opcode == "and" and inst.type != "pred" and isinstance(inst.operands[2], Integer))
+    return any(
+        0 < inst.operands[2].value <= _ALIGNMENT_MASK and any(register.name in holds for register in registers_of(inst.operands[1]))
+        for inst in taken
+        if isinstance(inst.operands[2], Integer)
+    )
 
-    Tests for alignment and for null pointers are allowed, and so are comparisons of two addresses."""
+
+def _addresses(program: Program) -> tuple[list[Instruction], set[str], set[str]]:
+    """All instructions, the registers that hold addresses or what is computed from them, and those that hold whole addresses."""
     pointers = {parameter.name for parameter in program.entry.parameters if parameter.size == 8}
     holds: set[str] = set()
     whole: set[str] = set()
@@ -87,6 +95,15 @@ def address_that_decides(program: Program) -> Instruction | None:
                 holds.update(names)
                 whole.update(names if inst.opcode in ("ld", "mov", "cvta") else ())
                 changed = True
+    return everything, holds, whole
+
+
+def address_that_decides(program: Program) -> Instruction | None:
+    """An instruction that compares an address with a number, converts it to a number, or stores it in global memory. Results may then
+    depend on addresses.
+
+    Tests for alignment and for null pointers are allowed, and so are comparisons of two addresses."""
+    everything, holds, whole = _addresses(program)
 
     def of_address(operand: Operand, among: set[str]) -> bool:
         return not isinstance(operand, Address) and any(register.name in among for register in registers_of(operand))

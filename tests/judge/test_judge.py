@@ -22,7 +22,7 @@ from gemmgen.judge.task import Task, parse_shapes
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import load_kernel
 
-from . import chance, gaming, held_out, more_held_out, rare, unseen
+from . import chance, gaming, held_out, more_held_out, rare, triggers, unseen
 from .corpus import GEMM, GEMM_SHAPE, LOOP, ROWS, Candidate, exploits, gemm_source, honest
 
 REFERENCES = Path(__file__).with_name("references.py")
@@ -55,7 +55,9 @@ def test_an_honest_kernel_is_accepted(candidate):
     assert verdict.seconds < MAX_SECONDS
 
 
-HELD_OUT = [each for file in (held_out, more_held_out, gaming, chance, rare, unseen) for each in (*file.exploits(), *file.honest())]
+HELD_OUT = [
+    each for file in (held_out, more_held_out, gaming, chance, rare, unseen, triggers) for each in (*file.exploits(), *file.honest())
+]
 
 
 @pytest.mark.parametrize("candidate", HELD_OUT if ALL else HELD_OUT[1::7], ids=lambda candidate: candidate.name)

@@ -1,0 +1,63 @@
+"""Decisions by data, by sizes and by alignment: what a kernel has never been seen to decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemmgen.judge.candidates import KernelCandidate
+from gemmgen.judge.task import Task
+from gemmgen.judge.text import takes_alignment
+from gemmgen.sanitizer.front_end import CompileOptions
+from gemmgen.sanitizer.source import load_kernel
+
+from .corpus import MAP, map_source
+
+
+def kernel_of(body: str) -> KernelCandidate:
+    task = Task.model_validate(MAP)
+    return KernelCandidate(load_kernel(map_source(body), "map.cu", Path(), CompileOptions(task.architecture)), task)
+
+
+def arrays(x: float) -> dict[str, np.ndarray]:
+    return {"x": np.full(40, x, np.float32), "z": np.ones(40, np.float32)}
+
+
+def test_an_answer_that_no_data_brought_is_named():
+    candidate = kernel_of("if (i < n) { float v = VALUE; if (x[0] == 3.0f) v = 0.0f; y[i] = v; }")
+    assert candidate.noted is not None
+    answers = candidate.noted.answers()
+    assert candidate.note_answers(candidate.noted, {"n": 40}, arrays(1.0), answers)
+    assert [inst.opcode for inst, answer in candidate.noted.one_sided(answers)] == ["setp"]
+    assert not candidate.note_answers(candidate.noted, {"n": 40}, arrays(2.0), answers)
+    assert candidate.note_answers(candidate.noted, {"n": 40}, arrays(3.0), answers)
+    assert not list(candidate.noted.one_sided(answers))
+
+
+def test_kernels_without_decisions_by_data_have_no_notes():
+    assert kernel_of("if (i < n) y[i] = VALUE;").noted is None
+    assert kernel_of("if (i < n) y[i] = VALUE;").noted_by_sizes is not None
+
+
+def test_answers_by_sizes_are_noted_by_one_block():
+    candidate = kernel_of("if (i < n) y[i] = n % 7 == 3 ? 0.0f : VALUE;")
+    noted = candidate.noted_by_sizes
+    assert noted is not None
+    answers = noted.answers()
+    candidate.note_answers(noted, {"n": 40}, arrays(1.0), answers, one_block=True)
+    assert candidate.note_answers(noted, {"n": 38}, arrays(1.0), answers, one_block=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "tests"),
+    [
+        ("if (i < n) y[i] = ((unsigned long long)x & 15) ? 0.0f : VALUE;", True),
+        ("if (i < (n & 15)) y[i] = VALUE;", False),
+        ("if (i < n) y[i] = VALUE;", False),
+    ],
+)
+def test_tests_of_an_address_are_noticed(body, tests):
+    (program,) = kernel_of(body).programs()
+    assert takes_alignment(program) == tests
