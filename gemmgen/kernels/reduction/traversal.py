@@ -69,6 +69,8 @@ ONE_WAVE = 2112
 FEW_UNITS = (300, 400)
 """Loads of a row that 64 threads have in flight at the same time, and 32 do not: 2544 halves 4.7 us instead of 5.0, 3352 of them 6.2
 either way."""
+WORD_COLUMNS = 4
+"""Results of a thread that it reads one by one, four bytes each: 8441173 take 18.9 us, 28.9 with eight and twice as many threads."""
 MAX_REPEATED = 256
 """Places that one thread stores a result for."""
 NARROW_LOADS = 16
@@ -205,6 +207,12 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     vector = VECTOR_BYTES // size if inner.stride == 1 else 1
     ragged = inner.extent * size % VECTOR_BYTES != 0
     packed = len(kept) == len(reduced) == 1 and inner.stride == 1 and kept[0].stride == inner.extent
+    if packed and not ragged and inner.extent * size < 4 * VECTOR_BYTES and alignment >= VECTOR_BYTES and results <= MAX_COUNTED:
+        loads = power_of_two(inner.extent * size // VECTOR_BYTES)
+        alone = _checked(
+            TensorRows, "tensor_rows", threads=LANE_THREADS, vector=vector, unroll=loads, kept=1, reduced=1, wide=False, lanes=1
+        )
+        return Traversal(alone, vector, 1, kept, reduced)
     if packed and inner.extent <= MAX_FLAT_ROW_LENGTH and (ragged or inner.extent * size < 4 * VECTOR_BYTES) and results <= MAX_COUNTED:
         longest = min(MAX_FLAT_ROW_LENGTH, max(8, power_of_two(inner.extent), LOADS * vector))
         threads = max(32, min(THREADS, SHARED_BYTES // (longest * size)))
@@ -308,24 +316,26 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
             return columns_walk
     vector = _within_registers(vector, types)
     vectors = ceil_div(max(inner.extent, 1), vector)
-    groups = min(THREADS, power_of_two(count // 4 + 1) // 2 or 1)
-    lanes = min(power_of_two(vectors), max(32, THREADS // max(groups, 1)))
-    groups = THREADS // lanes
+    threads = LANE_THREADS if count == 1 else THREADS
+    groups = min(threads, power_of_two(count // 4 + 1) // 2 or 1)
+    lanes = min(power_of_two(vectors), max(32, threads // max(groups, 1)))
+    groups = threads // lanes
     each = ceil_div(max(count, 1), groups)
     unroll = min(NARROW_LOADS if vector * size <= 4 else LOADS, power_of_two(each))
     columns = 1
-    while columns < 8 and unroll * columns * vector * size < BYTES_IN_FLIGHT and lanes * columns * 2 <= vectors:
+    most_columns = WORD_COLUMNS if count == 1 and vector * size == 4 else 8
+    while columns < most_columns and unroll * columns * vector * size < BYTES_IN_FLIGHT and lanes * columns * 2 <= vectors:
         columns *= 2
     while columns > 1 and columns * vector * types.state_registers > STATE_REGISTERS:
         columns //= 2
     tiles = outer * ceil_div(vectors, lanes * columns)
-    most, slots = count // (groups * unroll * 2), multiprocessors * RESIDENT_THREADS // THREADS
-    all_bytes, bytes_of_block = outer * inner.extent * count * size, THREADS * unroll * columns * vector * size
+    most, slots = count // (groups * unroll * 2), multiprocessors * RESIDENT_THREADS // threads
+    all_bytes, bytes_of_block = outer * inner.extent * count * size, threads * unroll * columns * vector * size
     parts = _parts(tiles, most, slots, all_bytes, bytes_of_block, multiprocessors)
     strategy = _checked(
         TensorColumns,
         "tensor_columns",
-        threads=THREADS,
+        threads=threads,
         vector=vector,
         unroll=unroll,
         kept=len(kept),
