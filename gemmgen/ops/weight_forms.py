@@ -146,11 +146,12 @@ def suited(form: Form, n: int, k: int, sms: int) -> bool:
 
 def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
     """Forms of warpgroups, for one tile of up to 64 rows."""
-    for columns, slices, blocks, stages in combinations((64, 128, 192, 256), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6)):
-        form = Form("warpgroups", (rows, columns, STEP_K), (rows, 16), stages, 1, slices, blocks)
-        fits = columns // 16 % slices == 0 and (blocks == 1 or columns <= 128)
+    for columns, k_warps, slices, blocks, stages in combinations((64, 128, 192, 256), (1, 2, 4), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6)):
+        groups = columns // 64 * k_warps
+        form = Form("warpgroups", (rows, columns, STEP_K), (rows, 16), stages, k_warps, slices, blocks)
+        fits = columns // 16 % slices == 0 and (blocks == 1 or groups <= 2) and groups <= 4 and (k_warps == 1 or slices > 1)
         # Threads of four groups have too few registers for the sums of a group beside those of all.
-        fits &= columns < 256 or rows <= 32 or not (numbers.floats and numbers.group)
+        fits &= groups < 4 or rows <= 32 or not (numbers.floats and numbers.group)
         if fits and shared_bytes(form, numbers) <= room(architecture, blocks):
             yield form
 

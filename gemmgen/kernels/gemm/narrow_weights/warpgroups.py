@@ -54,6 +54,8 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     tile_n: int
     blocks: int
     """Instructions side by side along n of a group of warps, 64 columns each."""
+    k_warps: int
+    """Groups of warps that have the same columns, and take the stages in turn."""
     cluster_k: int
     stages: int
     min_blocks_per_sm: int
@@ -75,15 +77,21 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def consumers(self) -> int:
         """Groups of warps that multiply."""
+        return self.column_groups * self.k_warps
+
+    @property
+    def column_groups(self) -> int:
+        """Groups of warps side by side along n, each of which reads the stages that its turn is."""
         return self.tile_n // (4 * WARP_COLUMNS * self.blocks)
+
+    @property
+    def takes_turns(self) -> bool:
+        """True if groups start their instructions in turns."""
+        return self.consumers > 1 and self.k_warps == 1
 
     @property
     def threads(self) -> int:
         return WARPGROUP * (1 + self.consumers)
-
-    @property
-    def k_warps(self) -> int:
-        return 1
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -129,7 +137,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def readings(self) -> int:
-        return self.consumers * self.blocks
+        return self.column_groups * self.blocks
 
     @property
     def costs(self) -> str:
@@ -138,14 +146,15 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def shown(self) -> MainloopShown:
         columns = 4 * WARP_COLUMNS * self.blocks
+        taken = f", {self.k_warps} of which take stages in turn" if self.k_warps > 1 else ""
         return MainloopShown(
             (
-                ("groups of warps", f"{self.consumers}, {columns} columns each; one more warp starts copies"),
+                ("groups of warps", f"{self.consumers}, {columns} columns each{taken}; two more warps start copies"),
                 ("stages", f"{self.stages}, filled by TMA while others are multiplied"),
                 ("factors", "weights are the left factor, in registers; rows of A the right one, in shared memory"),
             ),
             "group",
-            tuple((0, group * columns, self.tile_m, columns) for group in range(self.consumers)),
+            tuple((0, group * columns, self.tile_m, columns) for group in range(self.column_groups)),
             STORED,
         )
 
@@ -167,7 +176,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     def sums_bytes(self) -> int:
         """Sums that blocks of a cluster send, with a barrier, or of some rows, padded against bank conflicts."""
         if self.cluster_k > 1:
-            return self.tile_m * self.tile_n * 4 + BARRIER_BYTES
+            return self.k_warps * self.tile_m * self.tile_n * 4 + BARRIER_BYTES
         return self.consumers * self.sums_rows * (self.tile_n // self.consumers + 4) * 4
 
     @property
@@ -193,7 +202,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def barriers(self) -> int:
         """Two for each stage, and one for the turn of each group."""
-        return 2 * self.stages + (self.consumers if self.consumers > 1 else 0)
+        return 2 * self.stages + (self.consumers if self.takes_turns else 0)
 
     @property
     def sums(self) -> int:
@@ -247,6 +256,7 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         tile_m=tile.threadblock.m,
         tile_n=tile.threadblock.n,
         blocks=tile.warp.n // WARP_COLUMNS,
+        k_warps=mainloop.k_warps,
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
         scales_weights=mainloop.scaled == "weights",
         stages=mainloop.stages,
@@ -270,14 +280,16 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
         got = f"{warp.m} of {block.m} rows, {block.k} of k"
         need = f"a multiple of 8 rows up to {MAX_ROWS}, the same for warps, and {TILE_K} of k for warpgroups"
         yield Reason("tile", "mainloop.tile", got, need)
-    consumers = block.n // (4 * warp.n)
+    consumers = block.n // (4 * warp.n) * mainloop.k_warps
     if warp.n not in (WARP_COLUMNS, 2 * WARP_COLUMNS) or block.n % (4 * warp.n) or consumers > MAX_CONSUMERS or block.n > MAX_COLUMNS:
         need = f"{WARP_COLUMNS} or {2 * WARP_COLUMNS} columns for each warp of one to {MAX_CONSUMERS} warpgroups, {MAX_COLUMNS} at most"
         yield Reason("warp_tile", "mainloop.tile.warp", f"{warp.n} of {block.n} columns", need)
-    if mainloop.k_warps > 1 or mainloop.min_blocks_per_sm > (2 if consumers <= 2 else 1):
-        got = f"{mainloop.k_warps} and {mainloop.min_blocks_per_sm}"
-        need = "k_warps of 1 and min_blocks_per_sm up to 2, or 1 from 3 groups on, for warpgroups"
-        yield Reason("k_warps", "mainloop.k_warps", got, need)
+    if mainloop.min_blocks_per_sm > (2 if consumers <= 2 else 1):
+        need = "up to 2, or 1 from 3 groups on, for warpgroups"
+        yield Reason("min_blocks_per_sm", "mainloop.min_blocks_per_sm", str(mainloop.min_blocks_per_sm), need)
+    if mainloop.k_warps > 1 and not isinstance(spec.decomposition, SplitKCluster):
+        need = "1, or groups of warps that take stages in turn in clusters that divide k, for warpgroups"
+        yield Reason("k_warps", "mainloop.k_warps", str(mainloop.k_warps), need)
     if mainloop.persistent_blocks and spec.decomposition.scheme != "data_parallel":
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with clusters that divide k")
