@@ -29,8 +29,6 @@ MAX_ROWS = 256
 MAX_COLUMNS = 256
 MANY_ROWS = 176
 """Rows of a tile above which half as many rows of sums are stored at a time, to save shared memory."""
-FEW_ROWS = 64
-"""Rows of a tile up to which tiles begin at different places along k. Of more rows, products have several tiles, which share weights."""
 NUMBER_BYTES = 2
 """Bytes of a scale or a zero point."""
 BARRIER_BYTES = 8
@@ -97,11 +95,6 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     def registers(self) -> tuple[int, int] | None:
         """Registers of a thread of the producer and of a consumer, where they are redistributed."""
         return REGISTERS.get((self.consumers, self.min_blocks_per_sm))
-
-    @property
-    def begins_apart(self) -> bool:
-        """True if tiles begin at different places along k."""
-        return self.tile_m <= FEW_ROWS
 
     @property
     def instruction_k(self) -> int:
