@@ -572,6 +572,16 @@ def test_the_host_orders_what_it_has_waited_for(order: StreamOrder) -> None:
     assert conflicts(order, (1, True)) == 0
 
 
+@pytest.mark.parametrize(("stop", "meets"), [(4100, True), (4099, False)])
+def test_kernels_and_copies_may_share_a_unit(order: StreamOrder, stop: int, meets: bool) -> None:
+    """A flag of a large region stands for four bytes, of which a copy may have moved one and a kernel another one."""
+    region = Region("large", 0, 8 << 20, True)
+    touched = Touched.nothing_of(region)
+    touched.read[1024:1030] = True
+    assert not list(order.touch(order.enqueue(1, "kernel"), touched))
+    assert bool(list(order.touch_bytes(order.enqueue(2, "copy"), region, 3840, stop - 3840, True))) == meets
+
+
 def test_other_bytes_do_not_meet(order: StreamOrder) -> None:
     for first, size in ((0, 3), (3, 8), (11, 1), (12, 52)):
         assert not list(order.touch_bytes(order.enqueue(1 + first % 2, "work"), REGION, first, size, True))

@@ -47,6 +47,8 @@ class _Access:
     """Touched units, as bits from the multiple of eight at or below `first` on; None: all."""
     span: range | None = None
     """The bytes behind the region's start, if they are known: neighbours may share a unit of a large region."""
+    whole: range | None = None
+    """The units that these bytes fill, if they are known."""
 
     @property
     def writes(self) -> bool:
@@ -63,20 +65,22 @@ class _Access:
             return False
         if self.span is not None and other.span is not None:
             return self.span.start < other.span.stop and other.span.start < self.span.stop
+        for known in (self.whole, other.whole):
+            if known is not None:
+                # Of the units at its ends, the other access may have touched the other bytes.
+                first, last = max(first, known.start), min(last, known.stop - 1)
+        if first > last:
+            return False
         mine, theirs = self._within(first, last), other._within(first, last)
         return bool((mine & theirs).any())
 
     def _within(self, first: int, last: int) -> np.ndarray:
         """The bits of the bytes that hold these units."""
         begin, end = first // 8, last // 8 + 1
-        if self.flags is not None:
-            return self.flags[begin - self.first // 8 : end - self.first // 8]
         bits = np.full(end - begin, 0xFF, np.uint8)
-        if begin == self.first // 8:
-            bits[0] &= 0xFF >> self.first % 8
-        if end == self.last // 8 + 1:
-            bits[-1] &= 0xFF << (7 - self.last % 8) & 0xFF
-        return bits
+        bits[0] &= 0xFF >> first % 8
+        bits[-1] &= 0xFF << (7 - last % 8) & 0xFF
+        return bits if self.flags is None else bits & self.flags[begin - self.first // 8 : end - self.first // 8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +169,8 @@ class StreamOrder:
         """Work touches all bytes of a range, which begins `first` bytes behind the region's start."""
         if count > 0:
             unit = touched_unit(region.stop - region.start)
-            span = range(first, first + count)
-            access = _Access(work, first // unit, (first + count - 1) // unit, "write" if writes else "read", None, span)
+            span, whole = range(first, first + count), range(-(-first // unit), (first + count) // unit)
+            access = _Access(work, first // unit, (first + count - 1) // unit, "write" if writes else "read", None, span, whole)
             yield from self._touch(region.start, access)
 
     def touch(self, work: Work, touched: Touched) -> Iterator[Conflict]:
