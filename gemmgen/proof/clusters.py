@@ -231,7 +231,7 @@ class ClusterRing(Ring):
     def _meet(self, state: State, role: Role, instruction: Instruction, values: Values) -> State:
         if not instruction.has("cluster"):
             return super()._meet(state, role, instruction, values)
-        if instruction.modifiers not in (("cluster", "arrive"), ("cluster", "arrive", "aligned"), ("cluster", "arrive", "release")):
+        if not {"cluster", "arrive"} <= {*instruction.modifiers} <= {"cluster", "arrive", "release", "aligned"}:
             raise Unliftable(instruction, "this use of a barrier of the cluster is not modelled")
         return replace(state, arrived=True)
 

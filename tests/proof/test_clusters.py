@@ -199,3 +199,10 @@ def test_a_mistake_in_sums_of_a_cluster_is_not_proved(mistake: str) -> None:
     mutant = change(ptx)
     assert mutant != ptx
     assert wrong not in proof_of(SPLIT, mutant).proved
+
+
+def test_barriers_of_a_cluster_may_name_their_order() -> None:
+    ptx = kernel(SPLIT)[1]
+    spelled = re.sub(MEETING, "barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;", ptx)
+    assert spelled != ptx
+    assert {*proof_of(SPLIT, spelled).proved} == PROVED
