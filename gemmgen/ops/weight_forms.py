@@ -27,6 +27,8 @@ THREAD_BYTES = 128
 MAX_STAGES = 12
 EVEN = 0.8
 """Least balance of forms that are tried."""
+NEARLY = 0.9
+"""Least balance, as a part of the greatest, of forms that are tried where none is suited."""
 WARPS = (4, 16)
 """Fewest and most warps of a block that streams weights."""
 FEW_ROWS = 64
@@ -129,6 +131,15 @@ def balance(form: Form, n: int, k: int, sms: int) -> float:
     blocks = ceil_div(n, form.tile[1]) * form.slices
     own = ceil_div(steps, form.slices * form.k_warps) * form.k_warps * form.tile[1] // PANEL
     return panels * steps / (sms * ceil_div(blocks, usable(sms, form.slices)) * own)
+
+
+def suited_forms(forms: Sequence[Form], n: int, k: int, sms: int) -> list[Form]:
+    """Those of the forms that are suited to a layer, or, if none is, those with about the best balance."""
+    found = [form for form in forms if suited(form, n, k, sms)]
+    if found:
+        return found
+    balances = {form: balance(form, n, k, sms) for form in forms}
+    return [form for form, value in balances.items() if value >= NEARLY * max(balances.values())]
 
 
 def suited(form: Form, n: int, k: int, sms: int) -> bool:

@@ -27,7 +27,7 @@ from gemmgen.ops.weight_forms import (
     shared_bytes,
     streamed_rows,
     streams,
-    suited,
+    suited_forms,
     warpgroups,
 )
 from gemmgen.runtime.kernel import Kernel
@@ -74,8 +74,7 @@ def form_of(product: Product, numbers: Numbers, architecture: Architecture, sms:
     found: Form | None = None
     if pairs and product.rows <= STREAMED_ROWS and product.k % product.aligned_a == 0:
         forms = list(streams(streamed_rows(product.rows), numbers, architecture))
-        best = [form for form in forms if suited(form, product.n, product.k, sms)]
-        found = fastest(best or forms, product.n, product.k, numbers, sms)
+        found = fastest(suited_forms(forms, product.n, product.k, sms), product.n, product.k, numbers, sms)
     elif pairs and product.aligned_a == 8 and architecture.supports("wgmma"):
         if product.rows > FEW_ROWS:
             return _many_rows(product, numbers, architecture, sms)

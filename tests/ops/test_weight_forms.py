@@ -10,7 +10,7 @@ import pytest
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
-from gemmgen.ops.weight_forms import Form, Numbers, costs, fastest, shared_bytes, streams, traits, warpgroups
+from gemmgen.ops.weight_forms import Form, Numbers, balance, costs, fastest, shared_bytes, streams, suited, traits, warpgroups
 from gemmgen.ops.weight_kernels import Product, call_of, spec_of
 
 DEVICE = find_device("H200")
@@ -42,6 +42,15 @@ def test_older_architectures_get_forms_without_clusters() -> None:
     assert forms and {form.slices for form in forms} == {1}
     call = call_of(Product(1, 4096, 14336, 8, 8), Numbers("bf16", 4, 128, True), DEVICE, architecture=ampere)
     assert call.form.tile[1] == 32  # 64 columns occupy half of the SMs
+
+
+@pytest.mark.parametrize(("n", "k", "least"), [(5120, 5120, 0.6), (1000, 4096, 0.2), (152064, 5120, 0.9)])
+def test_layers_that_suit_no_form_are_divided_evenly(n: int, k: int, least: float) -> None:
+    ampere = find_architecture("sm_80")
+    numbers = Numbers("bf16", 4, 128, True)
+    assert not any(suited(form, n, k, DEVICE.sm_count) for form in streams(8, numbers, ampere))
+    form = call_of(Product(8, n, k, 8, 8), numbers, DEVICE, architecture=ampere).form
+    assert balance(form, n, k, DEVICE.sm_count) >= least
 
 
 def test_the_model_weighs_every_trait() -> None:
