@@ -219,6 +219,8 @@ class Process:
         solved = scipy.linalg.cho_solve(self.factor(settings), self.errors - self.level)
         linear = self.standard * (settings.columns > 0)
         slopes = settings.linear**2 / len(TRAITS) * (linear.T @ solved) / self.spread * (settings.columns > 0)
+        # Points that were timed several times, or whose traits are alike, are one place with the sum of their weights.
+        places, alike = np.unique(np.rint(self.standard * settings.columns * UNIT).astype(int), axis=0, return_inverse=True)
         return {
             "traits": TRAITS,
             "level": round(self.level + settings.constant**2 * float(solved.sum()), 5),
@@ -226,8 +228,8 @@ class Process:
             "slopes": _rounded(slopes),
             "scales": _rounded(settings.columns / self.spread),
             "unit": UNIT,
-            "weights": _rounded(settings.amplitude**2 * solved),
-            "places": np.rint(self.standard * settings.columns * UNIT).astype(int).tolist(),
+            "weights": _rounded(np.bincount(alike.ravel(), settings.amplitude**2 * solved)),
+            "places": places.tolist(),
         }
 
 

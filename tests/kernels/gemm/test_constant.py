@@ -130,7 +130,7 @@ def test_full_grids_copy_constant_weights_early(text: str) -> None:
     assert 0.8 <= blocks / (132 * resident) <= 1
 
 
-@pytest.mark.parametrize(("columns", "blocks", "early"), [(4096, 64, True), (6144, 96, False)])
+@pytest.mark.parametrize(("columns", "blocks", "early"), [(3584, 56, True), (6144, 96, False)])
 def test_half_filled_grids_start_early_if_they_are_short(columns: int, blocks: int, early: bool) -> None:
     chosen = choose(parse_problem(f"gemm:8,{columns},4096,nt,bf16"), device("H200")).chosen
     assert chosen.candidate.is_point and chosen.early == early
