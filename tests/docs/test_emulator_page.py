@@ -66,7 +66,10 @@ def kinds(of):
 
 def test_every_kind_of_finding_has_a_kernel_and_a_twin():
     told = {pair.error for pair in PAIRS.values()}
-    assert kinds(EmulatorError) == told | NO_HAZARDS | ELSEWHERE.keys()
+    # A launch continues behind findings that are a kind of an error, whose kernel is among the pairs.
+    errors = {kind for kind in told if not issubclass(kind, HazardError)}
+    continued = {kind for kind in kinds(HazardError) if errors & {*kind.__bases__}}
+    assert kinds(EmulatorError) - continued == told - continued | NO_HAZARDS | ELSEWHERE.keys()
     assert all(kind.__name__ in (ROOT / file).read_text(encoding="utf-8") for kind, file in ELSEWHERE.items())
 
 
