@@ -124,9 +124,8 @@ def read_foreign(
     if min(width, height, depth) < 1 or width * height * depth > MAX_THREADS:
         raise GemmgenError(f"--block {printable(','.join(map(str, block)), 60)}: a block has 1 to {MAX_THREADS} threads")
     launch = KernelLaunch(entry.symbol, (x, y, z), (width, height, depth), tuple(entry.parameter_names), Formula(shared))
-    cluster = parse(code.ptx).functions[entry.symbol].directives.get("reqnctapercluster", ())
-    if cluster:
-        launch = replace(launch, cluster=(*cluster, 1, 1)[:3])
+    along, down, deep = (*parse(code.ptx).functions[entry.symbol].directives.get("reqnctapercluster", ()), 1, 1, 1)[:3]
+    launch = replace(launch, cluster=(along, down, deep))
     constraints = tuple(Constraint(Formula(text), text) for text in expects)
     dimensions = tuple(Dimension(name, name) for name in names)
     sequence = LaunchSequence(entry.symbol, dimensions, tuple(arguments), (launch,), constraints)

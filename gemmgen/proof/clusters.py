@@ -44,7 +44,7 @@ from gemmgen.proof.rings import (
     product_registers,
     uses_rings,
 )
-from gemmgen.proof.roles import SHARED_BASE, Facts, Role, Runner, Values, only_global
+from gemmgen.proof.roles import SHARED_BASE, Facts, Role, Runner, Values, only_global, whole_warps
 from gemmgen.proof.slicing import written
 from gemmgen.proof.symbols import Content, Expression
 
@@ -165,6 +165,10 @@ class ClusterRunner(Runner):
         return super()._named(roles, facts, comparison, together)
 
     def _met(self, roles: tuple[Role, ...], facts: Facts) -> tuple[Role, ...] | None:
+        for role in roles:
+            wait = self.flow.blocks[role.block][role.place]
+            if wait.has("aligned") and not whole_warps(role.threads):
+                raise Unliftable(wait, "only a part of a warp comes here")
         states = self.monitor.met(roles, facts)
         return tuple(replace(role, place=role.place + 1, waiting=None, monitor=state) for role, state in zip(roles, states, strict=True))
 
@@ -322,7 +326,8 @@ class ClusterRing(Ring):
                 raise Unliftable(instruction, "a copy to blocks that are not known, or not in the cluster")
             blocks = frozenset(block for block in range(self.blocks) if mask >> block & 1)
         self._uses_others(state, instruction, blocks)
-        self._inside(instruction, start, size, SHARED_ALIGNMENT)
+        if not self._inside(instruction, start, size, SHARED_ALIGNMENT):
+            raise Unliftable(instruction, "outside of this block's shared memory, or not aligned")
         slot = state.use % self._slots()
         self._ring(instruction, state.promised > 0 and self._learned(self.full, slot, address), "not a copy to the slot that is filled")
         self._ring(instruction, self._copying.setdefault((start, size), blocks) == blocks, "a copy to other blocks than before")
@@ -349,7 +354,8 @@ class ClusterRing(Ring):
         if len(addresses) != 1:
             raise Unliftable(instruction, "an arrival at several barriers")
         (address,) = addresses
-        self._inside(instruction, address, BARRIER_BYTES, BARRIER_BYTES)
+        if not self._inside(instruction, address, BARRIER_BYTES, BARRIER_BYTES):
+            raise Unliftable(instruction, "outside of shared memory, or not aligned")
         by_warp = [
             sorted(block for thread, block, _ in places if thread // WARP_THREADS == warp)
             for warp in range(len(threads) // WARP_THREADS)

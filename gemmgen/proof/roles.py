@@ -477,7 +477,7 @@ class Runner:
         free = opcode == "barrier" and instruction.has("cluster") and not instruction.has("aligned")
         collective = opcode in COLLECTIVE or "aligned" in instruction.modifiers
         some = threads != role.everyone.threads and opcode != "tcgen05"
-        if collective and (some or not (free or _whole_warps(threads))):
+        if collective and (some or not (free or whole_warps(threads))):
             raise Unliftable(instruction, "only a part of a warp comes here")
         if opcode in EVENTS:
             if opcode == "mbarrier" and instruction.modifiers[0] in ("try_wait", "test_wait"):
@@ -595,7 +595,7 @@ class Runner:
         _, source, lane, clamp, mask = instruction.operands
         numbers, which, limit, members = (values.of(operand) for operand in (source, lane, clamp, mask))
         full = isinstance(members, int) and members & 0xFFFFFFFF == 0xFFFFFFFF
-        if not instruction.has("idx") or not full or limit != 31 or not isinstance(which, int) or not _whole_warps(threads):
+        if not instruction.has("idx") or not full or limit != 31 or not isinstance(which, int) or not whole_warps(threads):
             return None
         if isinstance(numbers, int):
             return numbers
@@ -817,7 +817,8 @@ def _wanted(roles: Sequence[Role]) -> Expression | None:
     return max(wanted, key=lambda part: wanted[part]) if wanted else None
 
 
-def _whole_warps(threads: tuple[bool, ...]) -> bool:
+def whole_warps(threads: tuple[bool, ...]) -> bool:
+    """True if all threads of a warp belong to a role, or none does."""
     return all(len(set(threads[first : first + WARP_THREADS])) == 1 for first in range(0, len(threads), WARP_THREADS))
 
 

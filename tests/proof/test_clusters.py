@@ -123,6 +123,17 @@ OF_PAIRS: dict[str, tuple[Callable[[str], str], str]] = {
         changed(r"(complete_tx::bytes) (\[%r\d+\], \[%rd\d+, \{%r\d+, %r\d+\}\], \[%r\d+\]);", r"\1.multicast::cluster \2, 3;"),
         "progress",
     ),
+    "a box is copied into the other block's slot": (
+        changed(
+            r"(cp\.async\.bulk\.tensor[^;[]*complete_tx::bytes) \[(%r\d+)\], (\[%rd\d+, \{%r\d+, %r\d+\}\], \[%r\d+\]);",
+            r"mapa.shared::cluster.u32 \2, \2, 1;\n\1 [\2], \3;",
+        ),
+        "races",
+    ),
+    "a part of a warp waits as a whole one": (
+        changed(MEETING, "barrier.cluster.arrive;\nbarrier.cluster.wait.aligned;", 1),
+        "progress",
+    ),
     "the filler waits for no slot": (changed(r"mbarrier\.try_wait\.parity[^;]*;", "setp.eq.s32 p, 0, 0;", 1), "races"),
     "readers wait for no slot": (changed(r"mbarrier\.try_wait\.parity[^;]*;", "setp.eq.s32 p, 0, 0;", 0), "races"),
     "the filler's parity is the readers'": (changed(r"xor\.b32\s+(%r\d+), (%r\d+), 1;", r"mov.b32 \1, \2;"), "races"),
