@@ -171,8 +171,10 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, bits: int = 
         if stages is None:
             chances["kept"] = miss_bits_of_kept_codes(plan, oracle, case)
             chances["words"] = miss_bits_of_words(plan, binary, oracle, case)
-        ways = [way for way in ("words", "kept") if _runs(bits, chances.get(way, 0.0)) <= _runs(bits, by_hashes)]
-        for way in (*ways, "numbers"):
+        better: tuple[_Codes, ...] = ("words", "kept")
+        ways = [way for way in better if _runs(bits, chances.get(way, 0.0)) <= _runs(bits, by_hashes)]
+        ways.append("numbers")
+        for way in ways:
             per_run = chances[way]
             runs = _runs(bits, per_run)
             try:
