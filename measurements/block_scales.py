@@ -285,7 +285,7 @@ def report(data: dict[str, Any]) -> str:
         "",
         f"{data['device']}, {data['date']}, torch {data['torch']}; made by `python -m measurements.block_scales`. e4m3 to bfloat16,",
         "float32 scales: A has one for 1 × 128 of its elements, B one for 128 × 128. *Per tensor*: gemmgen's product without block",
-        "scales, promoted to float32 every 128 of k too. *cuBLASLt*: the fastest of its algorithms, per tensor. Masked groups have half",
+        "scales, promoted to float32 every 128 or 256 of k. *cuBLASLt*: the fastest of its algorithms, per tensor. Masked groups have half",
         "to all of their rows.",
         "",
         "| m × n × k | block scales, µs | per tensor, µs | cuBLASLt, µs | per tensor / block scales | TFLOP/s |",
