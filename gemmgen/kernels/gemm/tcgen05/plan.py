@@ -54,7 +54,8 @@ class TensorMemoryPlan(TensorPlan):
             sizes["more tiles than sets of sums"] = (2 * self.loop.blocks, 3, round_up(self.least_depth or 1, self.loop.tile_k))
         if self.loop.deep and self.loop.scaled is not None:
             # The last instruction takes scales of a tile that is not copied, in the second stage's first use.
-            sizes["a last tile of scales that does not exist"] = (1, 1, 2 * self.loop.tile_k + TILE_BLOCKS * self.loop.scaled.block_k)
+            blocks = TILE_BLOCKS * (self.loop.scale_words - 1)
+            sizes["a last tile of scales that does not exist"] = (1, 1, 2 * self.loop.tile_k + blocks * self.loop.scaled.block_k)
         return sizes
 
     def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
