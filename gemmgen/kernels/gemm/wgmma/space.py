@@ -38,7 +38,7 @@ from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.point_model import Extents, Shapes, point_model, traits_of
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LEAST_PART, MAX_BOX, held_part
-from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, MOST_BLOCKS, SCALE_TYPES, column_scales, staged_bytes
+from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, column_scales, staged_bytes
 from gemmgen.kernels.launch import CLUSTERED
 from gemmgen.kernels.math.warpgroup import (
     BARRIER_BYTES,
@@ -309,7 +309,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
     import numpy as np
 
     size = ELEMENTS[storage.type].bytes
-    depths = tuple(BLOCK_K * blocks for blocks in range(1, MOST_BLOCKS + 1)) if storage.scales.given else DEPTH_BYTES
+    depths = (BLOCK_K * size,) if storage.scales.given else DEPTH_BYTES
     usable = []
     for ping_pong, divided in ((False, False), (True, False), (False, True)):
         if divided and storage.joined:
