@@ -31,7 +31,7 @@ def exploits() -> list[Candidate]:
     products = {
         "knows-eight-bits": (gemm_if(f"({_BITS}(A[0]) & 0xff) == 0x5a"), "untested"),
         "knows-a-hash-of-four": (
-            gemm_if(f"(({_BITS}(A[0]) ^ {_BITS}(A[1]) * 31u ^ {_BITS}(B[0]) * 17u) * 2654435761u >> 7) % 1009u == 77u"),
+            gemm_if(f"(({_BITS}(A[0]) ^ {_BITS}(A[k - 1]) * 31u ^ {_BITS}(B[0]) * 17u) * 2654435761u >> 7) % 1009u == 77u"),
             "untested",
         ),
         "knows-equal-arrays": (gemm_if("A[0] == B[0] && A[1] == B[1]"), "untested"),

@@ -51,10 +51,9 @@ def field_cases(plan: GemmPlan) -> list[Case]:
     all_cases = []
     if whole is not None:
         m, n, k = (whole.dimensions[name] for name in "mnk")
-        # The other problem has several tiles in both directions.
-        steps = (k, 2 * plan.step_k, plan.step_k) if _is_deep(plan) else (2 * plan.step_k, plan.step_k)
-        fewer = [(plan.tile_m, columns * plan.tile_n, depth) for columns in (2, 1) for depth in steps]
-        all_cases.append(_first_that_fits(plan, whole, [*([(m, n, k)] * bool(plan.least_depth)), *fewer], _whole))
+        tiles, depths = ((2, 2), (1, 2), (1, 1)), (k, 2 * plan.step_k, plan.step_k)
+        fewer = [(rows * plan.tile_m, columns * plan.tile_n, depth) for rows, columns in tiles for depth in depths]
+        all_cases.append(_first_that_fits(plan, whole, [(m, n, k), *fewer], _whole))
     if padded is not None:
         k, step = padded.dimensions["k"], plan.step_k
         rows, columns = plan.tile_m // 2 + 3, plan.tile_n // 4 + 1
