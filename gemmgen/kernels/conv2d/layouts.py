@@ -10,7 +10,7 @@ import math
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeVar, cast, get_args
 
 CHANNELS = 32
 """Channels that lie side by side in NCHW32."""
@@ -265,7 +265,7 @@ def _restored(filter: Any, order: str) -> Any:
             filter = filter.reshape(-1, NEIGHBOURS, r, s, c)[:, inverse].reshape(k, r, s, c)
         return _contiguous(_permuted(filter, (0, 3, 1, 2)))
     blocks, r, s, k, _ = _shape(filter, "blocks r s k 32")
-    forward = channel_order(order)
+    forward = channel_order(cast("FilterOrder", order))
     inverse = [forward.index(channel) for channel in range(CHANNELS)]
     grouped = filter.reshape(blocks, r, s, k // CHANNELS, CHANNELS, CHANNELS)[:, :, :, :, inverse]
     return _contiguous(_permuted(grouped, (3, 4, 0, 1, 2, 5)).reshape(k, blocks, r, s, CHANNELS))
