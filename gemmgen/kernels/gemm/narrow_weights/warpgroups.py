@@ -280,9 +280,8 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if mainloop.min_blocks_per_sm > (2 if consumers <= 2 else 1):
         need = "up to 2, or 1 from 3 groups on, for warpgroups"
         yield Reason("min_blocks_per_sm", "mainloop.min_blocks_per_sm", str(mainloop.min_blocks_per_sm), need)
-    if mainloop.k_warps > 1 and not isinstance(spec.decomposition, SplitKCluster):
-        need = "1, or groups of warps that take stages in turn in clusters that divide k, for warpgroups"
-        yield Reason("k_warps", "mainloop.k_warps", str(mainloop.k_warps), need)
+    if mainloop.k_warps > 1:
+        yield Reason("k_warps", "mainloop.k_warps", str(mainloop.k_warps), "1 for warpgroups")
     if mainloop.persistent_blocks and spec.decomposition.scheme != "data_parallel":
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with clusters that divide k")
