@@ -59,7 +59,7 @@ def field_cases(plan: GemmPlan) -> list[Case]:
         rows, columns = plan.tile_m // 2 + 3, plan.tile_n // 4 + 1
         # Rows of whole words, where elements of 8 bits may be parts of words.
         unit = WORD_BYTES if in_words(plan) else 1
-        depths = tuple(round_up(depth, unit) for depth in ((k,) * _is_deep(plan) + (step + step // 2 + 1, step + 1)))
+        depths = tuple(round_up(depth, unit) for depth in ((k, step + step // 2 + 1) * _is_deep(plan) + (step + 1,)))
         several = (plan.tile_m + rows, plan.tile_n + columns)
         few = ((plan.tile_m + 3, plan.tile_n + 1), (plan.tile_m + 3, plan.tile_n // 2 + 1))
         sizes = [(*several, depth) for depth in depths] + [(m, n, depth) for m, n in few for depth in depths]
