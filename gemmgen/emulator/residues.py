@@ -248,7 +248,8 @@ def of_codes(codes: Array, type_name: str) -> Array:
     if (own := interned.get()) is not None and CODE_BITS[type_name] == 16:
         return own.residues[codes].astype(np.uint64)
     if type_name == "tf32" and (drawn := long_codes.get()) is not None:
-        return drawn.residues[codes >> np.uint32(13)].astype(np.uint64)
+        elements: Array = drawn.residues[codes >> np.uint32(13)].astype(np.uint64)
+        return elements
     wide = codes.astype(np.uint64)
     if type_name == "tf32":
         return wide >> np.uint64(13) << np.uint64(13)

@@ -51,8 +51,8 @@ def field_cases(plan: GemmPlan) -> list[Case]:
     all_cases = []
     if whole is not None:
         m, n, k = (whole.dimensions[name] for name in "mnk")
-        tiles, depths = ((2, 2), (1, 2), (1, 1)), (k, 2 * plan.step_k, plan.step_k)
-        fewer = [(rows * plan.tile_m, columns * plan.tile_n, depth) for rows, columns in tiles for depth in depths]
+        tiles, lengths = ((2, 2), (1, 2), (1, 1)), (k, 2 * plan.step_k, plan.step_k)
+        fewer = [(rows * plan.tile_m, columns * plan.tile_n, depth) for rows, columns in tiles for depth in lengths]
         all_cases.append(_first_that_fits(plan, whole, [(m, n, k), *fewer], _whole))
     if padded is not None:
         k, step = padded.dimensions["k"], plan.step_k

@@ -556,9 +556,9 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
 
     held_bytes, sliced = at.stages * at.tile_k * size, at.cluster_k > 1
     if m > n:
-        saved = SAVED_OF_SLICES * (full & sliced & (held_bytes >= SAVING_BYTES[0]))
+        saved = np.where(full & sliced & (held_bytes >= SAVING_BYTES[0]), SAVED_OF_SLICES, 0.0)
     else:
-        saved = SAVED * (full & (~sliced | (held_bytes >= SAVING_BYTES[1])))
+        saved = np.where(full & (~sliced | (held_bytes >= SAVING_BYTES[1])), SAVED, 0.0)
     return Points(made, _features(at, storage), traits, lambda found: point_model().errors(found), saved, spec)
 
 
