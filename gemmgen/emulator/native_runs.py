@@ -37,6 +37,7 @@ from gemmgen.emulator.ptx.syntax import (
     Symbol,
     Vector,
     registers_of,
+    source_registers,
 )
 from gemmgen.emulator.registers import widened
 
@@ -760,7 +761,7 @@ def effects(inst: Instruction) -> tuple[set[str], set[str]]:
     if inst.opcode not in TRANSLATIONS or inst.guard is not None or not inst.operands:
         return mentioned, set()
     written = {register.name for register in registers_of(inst.operands[0])}
-    return {register.name for operand in inst.operands[1:] for register in registers_of(operand)}, written
+    return set(source_registers(inst)), written
 
 
 def _live_registers(program: Program) -> list[frozenset[str]]:

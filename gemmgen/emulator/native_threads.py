@@ -1005,7 +1005,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the blocks of a launch of a compiled kernel work on."""
+    """A launch of a compiled kernel: its memory, its shape, and the records of its accesses."""
 
     memory: np.ndarray
     regions: Sequence[Region]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from gemmgen.emulator.data_flow import flow_of, instructions_of, written_by
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.program_properties import of_program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector, registers_of
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector, registers_of, source_registers
 
 _PRODUCTS = ("mma", "wgmma", "tcgen05", "wmma")
 _LOADS = ("ld", "ldu", "ldmatrix")
@@ -40,7 +40,7 @@ class _Sources:
                 if inst.opcode in _LOADS:
                     loads.append(inst)
                 elif _moves_words(inst):
-                    work += (new := {register.name for operand in inst.operands[1:] for register in registers_of(operand)} - seen)
+                    work += (new := set(source_registers(inst)) - seen)
                     seen |= new
                 else:
                     others.append(inst)
@@ -51,7 +51,7 @@ class _Sources:
         loads, seen, work = [], {id(inst)}, [inst]
         while work:
             each = work.pop()
-            names = {register.name for operand in each.operands[1:] for register in registers_of(operand)}
+            names = source_registers(each)
             for writer in (writer for name in names for writer in self.writers.get(name, ())):
                 if id(writer) in seen:
                     continue
@@ -123,7 +123,7 @@ def words_taken_apart(program: Program) -> str:
             return inst.text.strip()
         if inst.opcode in _STORES:
             # What is computed from loads of shared memory, or of arrays, and stored again could be elements.
-            loads, others = sources.behind([register.name for operand in inst.operands[1:] for register in registers_of(operand)])
+            loads, others = sources.behind(source_registers(inst))
             data = [each for each in loads if not _is_of_parameters(each)]
             if data and _bytes_of(inst) < _WORD:
                 return inst.text.strip()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gemmgen.emulator.data_flow import flow_of, instructions_of
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Instruction, Register, registers_of
+from gemmgen.emulator.ptx.syntax import Instruction, Register, source_registers
 
 COUNTERS = "gemmgen_answers"
 """The module's variable that holds a word for each answer."""
@@ -63,14 +63,12 @@ def _decisions(program: Program, by_sizes: bool) -> Iterator[Instruction]:
     # Tickets, flags and counters are not decided by inputs.
     messages = {id(inst) for inst in everything if inst.opcode == "atom" or (inst.opcode == "ld" and inst.first_of(_SHARED_BY_THREADS))}
     flow = flow_of(program)
-    of_messages = [tainted.any_of(_read(inst)) for inst, tainted in flow.spread_from(messages)] if messages else [False] * len(everything)
+    of_messages = (
+        [tainted.any_of(source_registers(inst)) for inst, tainted in flow.spread_from(messages)] if messages else [False] * len(everything)
+    )
     for (inst, tainted), message in zip(flow.spread_from(loads - messages), of_messages, strict=True):
         answers = inst.opcode in _PREDICATES and (inst.opcode == "setp" or inst.type == "pred" or inst.has("pred"))
         plain = bool(inst.operands) and isinstance(inst.operands[0], Register) and inst.guard is None and not inst.scope
         whole = inst.text.strip().rstrip(";").startswith(inst.opcode)
-        if answers and plain and whole and not message and tainted.any_of(_read(inst)) != by_sizes:
+        if answers and plain and whole and not message and tainted.any_of(source_registers(inst)) != by_sizes:
             yield inst
-
-
-def _read(inst: Instruction) -> list[str]:
-    return [register.name for operand in inst.operands[1:] for register in registers_of(operand)]

@@ -822,7 +822,7 @@ class Referee:
                 expected = residues.narrowed(expected, residues.CODE_BITS[argument.type])
             if (words != expected).any():
                 if any(flow_of(program).selections.hashed for program in self.candidate.programs()):
-                    # Such a choice is a function of all numbers that take part in it, which the reference has not.
+                    # Such a choice is a function of all numbers that take part in it, and the reference does not have it.
                     self.verdict.checks.append("no field test: data decide about values")
                     return
                 if not run.on_device:

@@ -11,7 +11,7 @@ import numpy as np
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator.data_flow import instructions_of, written_by
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Symbol, registers_of
+from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Symbol, registers_of, source_registers
 from gemmgen.sanitizer.comments import without_comments
 from gemmgen.sanitizer.source import KernelCode, load_kernel
 
@@ -131,7 +131,7 @@ def _counted_parameters(everything: list[Instruction], pointers: set[str]) -> se
             if isinstance(base, Symbol) and base.name in pointers:
                 loaded.update(dict.fromkeys(written_by(inst), base.name))
         elif inst.opcode == "cvta":
-            addresses.update(register.name for operand in inst.operands[1:] for register in registers_of(operand))
+            addresses.update(source_registers(inst))
     return pointers - {name for register, name in loaded.items() if register in addresses}
 
 

@@ -67,7 +67,7 @@ def first_function(letters: str) -> Any:
 
 
 class FirstProducts:
-    """Products of NumPy's matrices in a process that has not prepared any: a thread does so meanwhile, for it takes most of a second."""
+    """The first products of NumPy's matrices in a process. A thread prepares later ones meanwhile, which takes most of a second."""
 
     def __init__(self, prepare: Callable[[Any, Any], object]) -> None:
         """``prepare`` makes ready all that later products of such arrays need."""

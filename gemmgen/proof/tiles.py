@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
 
-from gemmgen.emulator.ptx.syntax import Address, Function, Instruction, Register, Special, registers_of
+from gemmgen.emulator.ptx.syntax import Address, Function, Instruction, Register, Special, registers_of, source_registers
 from gemmgen.proof.control import ControlFlow, control_flow
 from gemmgen.proof.slicing import written
 
@@ -119,7 +119,7 @@ def _decisive(function: Function, direct: Collection[Instruction]) -> set[str]:
             if each.guard is not None:
                 pending.append(each.guard.name)
             if each.opcode not in OPAQUE:
-                pending += [register.name for operand in each.operands[1:] for register in registers_of(operand)]
+                pending += source_registers(each)
     return found
 
 

@@ -211,6 +211,11 @@ def registers_of(operand: Operand) -> Iterator[Register]:
             return
 
 
+def source_registers(inst: Instruction) -> list[str]:
+    """Names of the registers in all operands but the first, which instructions with a result write."""
+    return [register.name for operand in inst.operands[1:] for register in registers_of(operand)]
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A variable or parameter: `count` elements of `element_bytes`; `count` 0 is an unsized extern array."""

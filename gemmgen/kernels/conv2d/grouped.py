@@ -60,7 +60,7 @@ MANY_BLOCKS = 8
 """Blocks to a multiprocessor from which on their number decides nothing."""
 MULTIPROCESSORS, WARP_SLOTS, REGISTERS = 132, 64, 1 << 16
 SHARED_BYTES = 227 << 10
-"""Of a multiprocessor of an H200."""
+"""Shared memory of a multiprocessor of an H200."""
 START, TAP, FRAGMENT = 1335, 29.8, 25.3
 """Clock cycles in which a block copies its tile of x, and in which a warp multiplies a tap's 16 channels: for the filter, and for each
 sixteen of pixels. Fitted to 17 layers on an H200 with 20 tiles each: the chosen tile takes 1.07 times as long as the best, those chosen

@@ -38,9 +38,9 @@ class _Occasion:
     """Numbers of the contents that a launch has met."""
 
     inputs: dict[int, int]
-    """Of the allocations that it read, by their start."""
+    """Numbers of the allocations that the launch read, by their start."""
     outputs: dict[int, tuple[int, int, bool]]
-    """Of those that it changed: before and after, and whether it has certainly written every byte without reading any."""
+    """Numbers of the allocations that it changed, before and after, and whether it certainly wrote every byte without reading any."""
 
 
 @dataclass(slots=True)
