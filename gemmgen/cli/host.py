@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.compilation import compile_plans
-from gemmgen.cli.output import Column, count, counted, print_json, print_table, progress_bar
+from gemmgen.cli.output import Column, count, counted, print_json, print_table
 from gemmgen.cli.selection import PlannedSpec, SpecFile
 from gemmgen.core.errors import SpecError
 from gemmgen.core.text import printable
@@ -95,51 +95,6 @@ def print_compiled(planned: Sequence[PlannedSpec], as_json: bool) -> None:
         return
     columns = [Column("spec", folds=True), Column("arch"), Column("library B", "right"), Column("compiler", folds=True)]
     print_table(columns, [[item.file.label, binary.architecture, count(len(binary.library)), binary.compiler] for item, binary in compiled])
-
-
-def print_benchmark(
-    planned: Sequence[PlannedSpec], problems: Sequence[tuple[int, ...]], threads: int | None, rounds: int, with_peers: bool, as_json: bool
-) -> None:
-    """Times specs on the processor and shows how fast they are beside the libraries that are installed."""
-    from gemmgen.kernels import family_of
-    from gemmgen.perf.host.benchmark import all_threads, benchmark_host
-
-    binaries: list[Any] = list(compile_plans([item.plan for item in planned]))
-    reports = []
-    with progress_bar() as progress:
-        task = progress.add_task("timing", total=len(problems))
-        for sizes in problems:
-            if len(sizes) != 3:
-                raise click.UsageError(f"--size {','.join(map(str, sizes))}: need 3 numbers: m,n,k")
-            groups: dict[Any, list[int]] = {}
-            for index, item in enumerate(planned):
-                groups.setdefault(str([(a.shape, a.strides) for a in item.plan.sequence.arrays]), []).append(index)
-            for members in groups.values():
-                plan: Any = planned[members[0]].plan
-                problem = family_of(plan.spec).problem(plan, sizes)
-                chosen: Any = [(planned[index].plan, binaries[index]) for index in members]
-                labels = [planned[index].file.label for index in members]
-                reports.append(benchmark_host(chosen, problem, threads or all_threads(), rounds, with_peers, names=labels))
-            progress.advance(task)
-    if as_json:
-        print_json([report.to_json() for report in reports])
-        return
-    rows = []
-    for report in reports:
-        size = ",".join(str(report.problem[name]) for name in ("m", "n", "k"))
-        peers = [timing.name for timing in report.timings if timing.kind == "peer"]
-        for timing in report.timings:
-            beside = ", ".join(f"{report.ratio(timing.name, peer):.2f}x {peer}" for peer in peers) if timing.kind == "candidate" else "peer"
-            speed = f"{timing.operations_per_second * 1e-9:.1f}"
-            rows.append([size, timing.name, f"{timing.us:.1f}", speed, f"{timing.of_fma_rate:.0%}", beside])
-    columns = [Column("size"), Column("spec", folds=True), Column("µs", "right"), Column("GFLOP/s", "right"), Column("of FMA", "right")]
-    print_table([*columns, Column("beside", folds=True)], rows)
-    report = reports[0]
-    rate, bandwidth = report.fma_operations_per_second * 1e-9, report.rates.bytes_per_second * 1e-9
-    click.echo(
-        f"\n{report.processor}, {report.threads} thread{'s' * (report.threads > 1)}, {report.clock}, first quartile of {rounds} rounds."
-    )
-    click.echo(f"of FMA: part of the {rate:.0f} GFLOP/s of multiply-adds measured in this run; memory is read at {bandwidth:.1f} GB/s.")
 
 
 def print_analysis(planned: Sequence[PlannedSpec], sizes: tuple[int, ...] | None, seconds: float | None, as_json: bool) -> None:

@@ -84,7 +84,7 @@ def print_best(results: Sequence[PointResult]) -> None:
                 f"{metrics['median_us']:.2f}",
                 rate(metrics.get("operations_per_second", 0.0), "OP/s"),
                 f"{peer / metrics['median_us']:.2f}x" if peer else "",
-                f"{metrics.get('registers', 0):.0f}",
+                f"{metrics['registers']:.0f}" if "registers" in metrics else "",
             ]
         )
     click.echo("\nThe fastest:\n")

@@ -173,13 +173,13 @@ def search_json(search: Search, found: SearchResult) -> dict[str, object]:
 def write_winner(search: Search, found: SearchResult, space: Space, backend: BackendName) -> None:
     """Proves and measures the winner, and writes it to ``search.winner``."""
     from gemmgen.cli.selection import write_output
-    from gemmgen.runtime.backends import find_backend
+    from gemmgen.runtime.targets import target_of
     from gemmgen.sweep.tuning import conclude, winner_yaml
 
     assert search.winner is not None
     conclusion = conclude(
         found,
-        find_backend(backend),
+        target_of(space.kind).backend(backend),
         architecture=space.architectures[0],
         with_peer=space.file.peer,
         progress=lambda text: click.echo(f"Winner: {text}", err=True),

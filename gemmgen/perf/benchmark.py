@@ -74,6 +74,16 @@ class Timing:
         """The distance between the percentiles."""
         return self.p90_us - self.p10_us
 
+    @property
+    def us(self) -> float:
+        """The median."""
+        return self.median_us
+
+    @property
+    def range_us(self) -> tuple[float, float]:
+        """The percentiles."""
+        return self.p10_us, self.p90_us
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -108,6 +118,17 @@ class BenchmarkReport:
     timings: tuple[Timing, ...]
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
+
+    @property
+    def conditions(self) -> str:
+        """The device, its clock, the date and the method in a few words, for people."""
+        clock = f", SM clock {self.clocks.sm_median:.0f} MHz" if self.clocks.sm_median else ""
+        return f"{self.device}{clock}, {self.date}, {self.inputs}, median of {self.rounds} rounds"
+
+    @property
+    def clock_rates(self) -> dict[str, float | None]:
+        """Medians in MHz, by the names that sweeps record; None for one that is not known."""
+        return {"sm_clock_mhz": self.clocks.sm_median, "memory_clock_mhz": self.clocks.memory_median}
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain data."""

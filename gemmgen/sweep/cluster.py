@@ -54,8 +54,8 @@ class Certificates:
     """The private key to it; it may be in the same file."""
 
 
-def describe_member(request: tuple[str, Stage], enter: Callable[[Stage], None]) -> Member:
-    """The machine of a worker, for a backend and a last stage; called on it as a task."""
+def describe_member(request: tuple[str, Stage, str], enter: Callable[[Stage], None]) -> Member:
+    """The machine of a worker, for a backend, a last stage and a kind of spec; called on it as a task."""
     machine = describe(request, enter)
     gpu = ""
     if machine.backend == "gpu":
@@ -169,9 +169,9 @@ class Cluster:
             self.close()
             raise SweepError(f"--scheduler {address}: the scheduler has no workers")
 
-    def describe(self, backend: str, stage: Stage) -> Machine:
+    def describe(self, backend: str, stage: Stage, kind: str) -> Machine:
         """Common properties of the cluster's machines. Raises ``SweepError`` if results would depend on which one runs a point."""
-        task = Task(DESCRIBE_MEMBER, (backend, stage), dict.fromkeys(Stage, START_SECONDS))
+        task = Task(DESCRIBE_MEMBER, (backend, stage, kind), dict.fromkeys(Stage, START_SECONDS))
         found: dict[str, Any] = self._client.run(run_plain, encode_task(task), self._memory_bytes, on_error="return")
         members = {}
         for address, answer in found.items():
@@ -181,8 +181,8 @@ class Cluster:
                 said = answer if isinstance(answer, Exception) else error
                 raise SweepError(f"worker {address} cannot run gemmgen ({said}): install the same gemmgen everywhere") from None
             if outcome.kind != "done":
-                kind = EnvironmentMissing if outcome.kind == "missing" else SweepError
-                raise kind(f"worker {address}: {outcome.text}")
+                error_class = EnvironmentMissing if outcome.kind == "missing" else SweepError
+                raise error_class(f"worker {address}: {outcome.text}")
             members[address] = outcome.value
         return common_machine(members, self._client.nthreads(), stage)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.runtime.targets import PROCESSOR
 from gemmgen.sweep.evaluation import Conditions, Ending, Prepared
 from gemmgen.sweep.file import Limits
 from gemmgen.sweep.machine import code_version
@@ -114,7 +115,9 @@ class Engine:
         self._listener = listener
         memory = int((settings.limits.memory_gib or 0) * 2**30) or _machine_memory()
         quiet = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-        self._cpu: Executor = Lane([quiet] * (settings.jobs or len(os.sched_getaffinity(0))), memory)
+        timed_alone = settings.conditions.backend == PROCESSOR.name and settings.conditions.stage is Stage.BENCH
+        jobs = 1 if timed_alone else settings.jobs or len(os.sched_getaffinity(0))
+        self._cpu: Executor = Lane([{} if timed_alone else quiet] * jobs, memory)
         self._gpu: Executor | None = Lane(settings.gpus, memory) if settings.gpus else None
         self._cluster = cluster
         self._kernel_steps: dict[tuple[str, tuple[Stage, ...]], Ending] = {}

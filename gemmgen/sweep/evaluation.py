@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import CompileError, EnvironmentMissing, GemmgenError, LaunchError, PlanError, SpecError, VerificationError
 from gemmgen.core.version import __version__
+from gemmgen.runtime.targets import GPUS, PROCESSOR, target_of
 from gemmgen.sweep.expression import Expression, ExpressionError, UnknownName
 from gemmgen.sweep.records import Stage, Status, SweepError
 from gemmgen.sweep.space import Point
@@ -97,9 +98,10 @@ def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
     status = Status.INVALID if reason_code == "spec" else Status.CONSTRAINTS if reason_code else Status.CORRECT
     metrics: dict[str, float] = {}
     if checked.plan is not None:
-        threads = max(launch.threads for launch in checked.plan.sequence.launches)
-        metrics = {"shared_bytes": float(checked.plan.shared_bytes), "threads": float(threads)}
-        if not reason_code:
+        if target_of(checked.kind) is GPUS:
+            threads = max(launch.threads for launch in checked.plan.sequence.launches)
+            metrics = {"shared_bytes": float(checked.plan.shared_bytes), "threads": float(threads)}
+        if not reason_code and target_of(checked.kind) is GPUS:
             metrics |= _predicted(checked.plan, tuple(checked.problem.values()), conditions)
     return Prepared(
         digest=checked.digest(conditions.stage),
@@ -229,14 +231,14 @@ def execute(job: tuple[Prepared, Conditions, tuple[Stage, ...]], enter: Enter) -
     Raises ``EnvironmentMissing`` if this machine cannot do it.
     """
     from gemmgen.kernels.planning import plan
-    from gemmgen.toolchain.compilation import compile_plan
 
     prepared, conditions, stages = job
+    target = target_of(prepared.kind)
     planned = plan(prepared.spec, prepared.architecture)
     work: dict[Stage, Callable[[], Ending]] = {
-        Stage.COMPILE: lambda: _compile(planned),
-        Stage.VERIFY: lambda: _verify(planned, compile_plan(planned), conditions),
-        Stage.BENCH: lambda: _bench(planned, compile_plan(planned), prepared.problem, conditions),
+        Stage.COMPILE: lambda: _compile(planned, target.compile(planned)),
+        Stage.VERIFY: lambda: _verify(planned, target.compile(planned), conditions),
+        Stage.BENCH: lambda: _bench(planned, target.compile(planned), prepared.problem, conditions),
     }
     ending = Ending(Stage.CHECK, Status.CORRECT)
     for stage in stages:
@@ -283,11 +285,12 @@ def chosen_cases(plan: KernelPlan, count: int | None) -> tuple[list[Case], int]:
     return [cases[place] for place in places], len(cases)
 
 
-def _compile(planned: KernelPlan) -> Ending:
+def _compile(planned: KernelPlan, binary: Any) -> Ending:
+    if target_of(planned.spec.kind) is PROCESSOR:
+        return Ending(Stage.COMPILE, Status.CORRECT, metrics={"library_bytes": float(len(binary.library))})
     from gemmgen.perf.analysis.residency import residencies
-    from gemmgen.toolchain.compilation import compile_plan
 
-    kernels = residencies(planned, compile_plan(planned))
+    kernels = residencies(planned, binary)
     metrics = {
         "registers": float(max(kernel.resources.registers for kernel in kernels)),
         "spill_bytes": float(max(kernel.resources.spill_stores + kernel.resources.spill_loads for kernel in kernels)),
@@ -330,12 +333,14 @@ def _backend(name: str) -> Backend:
         from gemmgen.runtime.cuda import GpuBackend
 
         return GpuBackend(time_limit=1e6)
+    if name == PROCESSOR.name:
+        return PROCESSOR.backend()
     from gemmgen.runtime.emulation import EmulatorBackend
 
     return EmulatorBackend()
 
 
-def _verify(planned: KernelPlan, binary: Binary, conditions: Conditions) -> Ending:
+def _verify(planned: KernelPlan, binary: Any, conditions: Conditions) -> Ending:
     """Runs the cases until one fails."""
     from gemmgen.verification.runner import verify_case
 
@@ -356,15 +361,16 @@ def _verify(planned: KernelPlan, binary: Binary, conditions: Conditions) -> Endi
     return Ending(Stage.VERIFY, status, reason, code, metrics, cases=tuple(names))
 
 
-def _bench(planned: KernelPlan, binary: Binary, problem: Mapping[str, int], conditions: Conditions) -> Ending:
-    """Times the kernel on one problem, beside the peer."""
+def _bench(planned: KernelPlan, binary: Any, problem: Mapping[str, int], conditions: Conditions) -> Ending:
+    """Times the kernel on one problem, beside its peers; the fastest of them counts."""
     from gemmgen.kernels import family_of
-    from gemmgen.perf.benchmark import Candidate, benchmark
     from gemmgen.perf.cost_model import cost_model_of
+    from gemmgen.perf.measuring import TimingOptions, time_instances
 
     dimensions = family_of(planned.spec).problem(planned, tuple(problem.values()))
     try:
-        report = benchmark([Candidate(planned, binary)], dimensions, with_peer=conditions.peer, rounds=conditions.rounds)
+        options = TimingOptions(conditions.rounds, conditions.peer)
+        report = time_instances(target_of(planned.spec.kind), [(planned, binary)], dimensions, options)
     except VerificationError as error:
         return Ending(Stage.BENCH, Status.CORRECTNESS, str(error), "wrong_result")
     except LaunchError as error:
@@ -373,16 +379,16 @@ def _bench(planned: KernelPlan, binary: Binary, problem: Mapping[str, int], cond
     metrics: dict[str, float | None] = {"operations": cost.operations, "bytes": cost.bytes}
     for timing in report.timings:
         if timing.kind == "peer":
-            metrics["peer_us"] = timing.median_us
+            metrics["peer_us"] = min(timing.us, metrics.get("peer_us") or math.inf)
         else:
             metrics |= {
-                "median_us": timing.median_us,
-                "p10_us": timing.p10_us,
-                "p90_us": timing.p90_us,
+                "median_us": timing.us,
+                "p10_us": timing.range_us[0],
+                "p90_us": timing.range_us[1],
                 "operations_per_second": timing.operations_per_second,
-                "bytes_per_second": timing.bytes_per_second,
+                "bytes_per_second": cost.bytes / (timing.us * 1e-6),
             }
-    metrics |= {"sm_clock_mhz": report.clocks.sm_median, "memory_clock_mhz": report.clocks.memory_median}
+    metrics |= report.clock_rates
     return Ending(Stage.BENCH, Status.CORRECT, metrics={name: float(value) for name, value in metrics.items() if value is not None})
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.runtime.targets import PROCESSOR, target_of
 from gemmgen.sweep.evaluation import Conditions
 from gemmgen.sweep.file import SweepFile
 from gemmgen.sweep.records import Stage, SweepError
@@ -33,13 +34,15 @@ class Machine:
     """The GPU's."""
 
 
-def describe(request: tuple[str, Stage], enter: Callable[[Stage], None] = lambda stage: None) -> Machine:
-    """This machine, for a backend (``auto``, ``gpu``, ``emulator``) and a last stage.
+def describe(request: tuple[str, Stage, str], enter: Callable[[Stage], None] = lambda stage: None) -> Machine:
+    """This machine, for a backend (``auto``, ``gpu``, ``emulator``), a last stage and the kind of the specs.
 
     Raises ``EnvironmentMissing`` if the stage needs a missing tool or device.
     """
-    backend, stage = request
+    backend, stage, kind = request
     enter(Stage.CHECK)
+    if target_of(kind) is PROCESSOR:
+        return _processor(backend, stage)
     device = _device(backend, stage)
     compiler = ""
     if stage is not Stage.CHECK:
@@ -53,6 +56,18 @@ def describe(request: tuple[str, Stage], enter: Callable[[Stage], None] = lambda
     if device.architecture is None:
         raise EnvironmentMissing(f"{device} is of an architecture that gemmgen does not know")
     return Machine(compiler, "gpu", device.name, str(device), device.architecture.name)
+
+
+def _processor(backend: str, stage: Stage) -> Machine:
+    from gemmgen.hardware.cpu import host_name
+    from gemmgen.toolchain.host import find_compiler
+
+    if backend != "auto":
+        raise SweepError(f"--backend {backend} is for kernels of GPUs; these are for processors and run on this one")
+    compiler = "" if stage is Stage.CHECK else find_compiler().version
+    if stage.number < Stage.VERIFY.number:
+        return Machine(compiler)
+    return Machine(compiler, PROCESSOR.name, host_name())
 
 
 @cache
@@ -72,9 +87,14 @@ def code_version() -> str:
 
 def conditions_of(space: Space, machine: Machine) -> Conditions:
     """Raises ``SweepError`` if the sweep's architectures do not exist or the GPU does not run them."""
+    from gemmgen.hardware.cpu import cpu_architecture
     from gemmgen.hardware.target import architecture
 
+    on_processor = target_of(space.kind) is PROCESSOR
     for name in space.file.architectures:
+        if on_processor:
+            cpu_architecture(name)
+            continue
         chosen = architecture(name)
         if machine.architecture is not None and not architecture(machine.architecture).runs_cubins_of(chosen):
             raise SweepError(

@@ -85,7 +85,8 @@ class PointResult:
     ``predicted_us`` (by the model of ``gemmgen.dispatch.model``, no GPU needed), ``worst_ratio``, ``elements``, ``cases`` and
     ``cases_total``; of a timed point also ``median_us``, ``p10_us``, ``p90_us``, ``operations_per_second``, ``bytes_per_second``,
     ``operations``, ``bytes``, ``peer_us``, ``sm_clock_mhz``, ``memory_clock_mhz``. Of a sequence of kernels: the largest, of
-    ``blocks_per_sm`` the smallest."""
+    ``blocks_per_sm`` the smallest. On a processor, whose cores others use too, ``median_us`` and ``p10_us`` are the first quartile, as is
+    ``peer_us``, of the fastest library; the compiled point has ``library_bytes`` in place of registers and shared memory."""
     seconds: dict[str, float]
     """Stage -> the time it took."""
     date: str

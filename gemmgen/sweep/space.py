@@ -56,6 +56,12 @@ class Space:
         """For each axis its choices, each a mapping from field paths to values."""
         return self.file.choices()
 
+    @property
+    def kind(self) -> str:
+        """The kind of spec that is varied; "" if the base does not say."""
+        assert isinstance(self.file.base, dict), "load_sweep reads the base"
+        return str(self.file.base.get("kind", ""))
+
     @cached_property
     def sizes(self) -> tuple[tuple[int, ...], ...]:
         """The problems to time; one empty entry if none is."""

@@ -15,7 +15,7 @@ from gemmgen.sweep.search import SearchResult, Trial
 
 if TYPE_CHECKING:
     from gemmgen.kernels.family import KernelPlan
-    from gemmgen.perf.benchmark import BenchmarkReport, Timing
+    from gemmgen.perf.measuring import TimedInstance, TimingReport
     from gemmgen.runtime.backend import Backend
     from gemmgen.verification.runner import VerificationReport
 
@@ -31,7 +31,7 @@ class Conclusion:
     """None if there was no second instance."""
     runner_up_name: str
     verification: VerificationReport
-    benchmarks: tuple[BenchmarkReport, ...]
+    benchmarks: tuple[TimingReport, ...]
     """For each problem a run with the winner, the runner-up and the peer; empty if nothing can be timed here."""
     overturned: bool = False
     """True if the last measurement made the search's second its first."""
@@ -41,7 +41,7 @@ class Conclusion:
 class Measure(Protocol):
     """Times plans on one problem, in one run."""
 
-    def __call__(self, plans: Sequence[KernelPlan], sizes: Sequence[int]) -> BenchmarkReport: ...
+    def __call__(self, plans: Sequence[KernelPlan], sizes: Sequence[int]) -> TimingReport: ...
 
 
 def conclude(
@@ -56,10 +56,10 @@ def conclude(
 ) -> Conclusion:
     """Proves and measures the winner of ``found`` on ``backend``; of several objectives the first one decides.
 
-    If times were measured and ``backend`` is a GPU, the winner and the best other instance are timed in one run for each
+    If times were measured and ``backend`` is no emulator, the winner and the best other instance are timed in one run for each
     problem; if the other one is faster there, by more than the spread, it is the winner. ``architecture`` is that of the
     emulator's code, the spec's own if None; on a GPU it is the device's. ``measure`` takes the place of the benchmark, which
-    is ``gemmgen.perf.benchmark.benchmark`` with ``rounds`` and ``with_peer``.
+    is ``gemmgen.perf.measuring.time_instances`` with ``rounds`` and ``with_peer``.
 
     Raises ``SweepError`` if no point of the search can be taken and ``VerificationError`` if the winner is wrong after all.
     """
@@ -76,9 +76,9 @@ def conclude(
     tell(f"verifying {plans[0].name} once more")
     verification = _verified(plans[0], backend)
     notes: list[str] = []
-    benchmarks: tuple[BenchmarkReport, ...] = ()
+    benchmarks: tuple[TimingReport, ...] = ()
     if _was_timed(first):
-        if backend.name == "gpu" or measure is not None:
+        if backend.name != "emulator" or measure is not None:
             tell("timing it against the runner-up")
             measured = measure or _Benchmark(rounds, with_peer)
             benchmarks = _measure(plans, first, measured, notes)
@@ -117,20 +117,19 @@ def winner_yaml(found: SearchResult, conclusion: Conclusion, origin: str) -> str
     return "\n".join([comment, *spec_lines(conclusion.plan.spec)]) + "\n"
 
 
-def _benchmark_lines(conclusion: Conclusion, report: BenchmarkReport) -> list[str]:
+def _benchmark_lines(conclusion: Conclusion, report: TimingReport) -> list[str]:
     sizes = ",".join(str(size) for size in _sizes(conclusion.winner, report))
-    clock = f", SM clock {report.clocks.sm_median:.0f} MHz" if report.clocks.sm_median else ""
-    lines = [f"Timed on {report.device}{clock}, {report.date}, {report.inputs}, median of {report.rounds} rounds, size {sizes}:"]
+    lines = [f"Timed on {report.conditions}, size {sizes}:"]
     own = _timing(report, conclusion.plan.name)
-    lines.append(f"  this {own.median_us:.2f} µs ({own.p10_us:.2f} to {own.p90_us:.2f})")
+    lines.append(f"  this {own.us:.2f} µs ({own.range_us[0]:.2f} to {own.range_us[1]:.2f})")
     for timing in report.timings:
         if timing is not own:
             title = f"runner-up {timing.name}" if timing.kind == "candidate" else f"peer {timing.name}"
-            lines.append(f"  {title} {timing.median_us:.2f} µs, {timing.median_us / own.median_us:.3f} times this")
+            lines.append(f"  {title} {timing.us:.2f} µs, {timing.us / own.us:.3f} times this")
     return lines
 
 
-def _sizes(trial: Trial, report: BenchmarkReport) -> Sequence[int]:
+def _sizes(trial: Trial, report: TimingReport) -> Sequence[int]:
     """The problem as the sweep gives it."""
     for result in trial.results:
         if result.problem.items() <= report.problem.items():
@@ -140,22 +139,23 @@ def _sizes(trial: Trial, report: BenchmarkReport) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class _Benchmark:
-    """Times plans with the benchmark of ``gemmgen bench``, on GPU 0, in this process."""
+    """Times plans as ``gemmgen bench`` does, on GPU 0 or this processor, in this process."""
 
     rounds: int
     with_peer: bool
 
-    def __call__(self, plans: Sequence[KernelPlan], sizes: Sequence[int]) -> BenchmarkReport:
+    def __call__(self, plans: Sequence[KernelPlan], sizes: Sequence[int]) -> TimingReport:
         from gemmgen.kernels import family_of
-        from gemmgen.perf.benchmark import Candidate, benchmark
-        from gemmgen.toolchain.compilation import compile_plan
+        from gemmgen.perf.measuring import TimingOptions, time_instances
+        from gemmgen.runtime.targets import target_of
 
-        candidates = [Candidate(plan, compile_plan(plan)) for plan in plans]
+        target = target_of(plans[0].spec.kind)
         problem = family_of(plans[0].spec).problem(plans[0], sizes)
-        return benchmark(candidates, problem, rounds=self.rounds, with_peer=self.with_peer)
+        options = TimingOptions(self.rounds, self.with_peer)
+        return time_instances(target, [(plan, target.compile(plan)) for plan in plans], problem, options)
 
 
-def _measure(plans: Sequence[KernelPlan], trial: Trial, measure: Measure, notes: list[str]) -> tuple[BenchmarkReport, ...]:
+def _measure(plans: Sequence[KernelPlan], trial: Trial, measure: Measure, notes: list[str]) -> tuple[TimingReport, ...]:
     """A run for each problem. Instances whose arrays differ cannot share one: then the winner is timed alone."""
     reports = []
     for result in trial.results:
@@ -170,7 +170,7 @@ def _measure(plans: Sequence[KernelPlan], trial: Trial, measure: Measure, notes:
     return tuple(reports)
 
 
-def _faster(plans: Sequence[KernelPlan], reports: Sequence[BenchmarkReport]) -> bool:
+def _faster(plans: Sequence[KernelPlan], reports: Sequence[TimingReport]) -> bool:
     """True if the second plan is faster than the first: over all problems, and by more than the spread on one of them."""
     pairs = []
     for report in reports:
@@ -179,12 +179,13 @@ def _faster(plans: Sequence[KernelPlan], reports: Sequence[BenchmarkReport]) -> 
             pairs.append((_timing(report, plans[0].name), _timing(report, plans[1].name)))
     if not pairs:
         return False
-    gain = math.fsum(math.log(first.median_us / second.median_us) for first, second in pairs)
-    clear = any(first.median_us - second.median_us > max(first.spread_us, second.spread_us) for first, second in pairs)
+    gain = math.fsum(math.log(first.us / second.us) for first, second in pairs)
+    spreads = [max(high - low for low, high in (first.range_us, second.range_us)) for first, second in pairs]
+    clear = any(first.us - second.us > spread for (first, second), spread in zip(pairs, spreads, strict=True))
     return gain > 0 and clear
 
 
-def _timing(report: BenchmarkReport, name: str) -> Timing:
+def _timing(report: TimingReport, name: str) -> TimedInstance:
     return next(timing for timing in report.timings if timing.name == name)
 
 
@@ -193,10 +194,10 @@ def _was_timed(trial: Trial) -> bool:
 
 
 def _verified(plan: KernelPlan, backend: Backend) -> VerificationReport:
-    from gemmgen.toolchain.compilation import compile_plan
+    from gemmgen.runtime.targets import target_of
     from gemmgen.verification.runner import verify_binary
 
-    report = verify_binary(plan, compile_plan(plan), backend)
+    report = verify_binary(plan, target_of(plan.spec.kind).compile(plan), backend)
     if not report.passed:
         wrong = report.failures[0]
         raise VerificationError(f"the winner {plan.name} is wrong after all: case {wrong.case.name}: {wrong.failure}")

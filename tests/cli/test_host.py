@@ -73,6 +73,20 @@ def test_bench_times_in_turns_with_numpy(run: Run, file: Path) -> None:
     assert all(timing["us"] > 0 for timing in report["timings"])
 
 
+def test_sweep_times_points_and_writes_the_winner(run: Run, file: Path) -> None:
+    axes = "axes: {transpose: [nn, nt]}\nsizes: [[40, 30, 20]]\nstages: bench\nrounds: 2\ncases: 1\n"
+    Path("blocks.yaml").write_text(f"name: blocks\nbase: {file.name}\n{axes}")
+    out = run("sweep", "blocks.yaml", "--winner", "best.yaml").out
+    assert "2 points: 2 correct" in out and "GFLOP/s" not in out and "OP/s" in out
+    winner = Path("best.yaml").read_text()
+    assert "kind: cpu_gemm" in winner and "first quartile of" in winner
+
+
+def test_sweep_runs_kernels_of_processors_without_an_emulator(run: Run, file: Path) -> None:
+    Path("blocks.yaml").write_text(f"name: blocks\nbase: {file.name}\naxes: {{transpose: [nn]}}\n")
+    assert "is for kernels of GPUs" in run("sweep", "blocks.yaml", "--backend", "emulator", code=2).err
+
+
 def test_analyze_shows_the_loop_and_the_roofs(run: Run, file: Path) -> None:
     (analysis,) = run("analyze", file, "--json").json
     assert analysis["inner_loop"]["fma"] == 4

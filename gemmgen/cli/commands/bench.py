@@ -1,4 +1,4 @@
-"""``gemmgen bench``: speed of specs on a GPU, beside the vendor's library in the same run."""
+"""``gemmgen bench``: speed of specs on a GPU or a processor, beside the libraries that compute the same, in one run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli.compilation import compile_plans
-from gemmgen.cli.host import are_for_processors, print_benchmark
+from gemmgen.cli.host import common_target
 from gemmgen.cli.options import json_option, parse_size, set_option, specs_or_problem_argument
-from gemmgen.cli.output import Column, operation_unit, print_json, print_table, progress_bar, rate, styled
+from gemmgen.cli.output import Column, counted, operation_unit, print_json, print_table, progress_bar, rate, styled
 from gemmgen.cli.problem import AskedProblems, problem_options
 from gemmgen.cli.selection import PlannedSpec, plan_specs, sized_problem
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.perf.measuring import TimingOptions, time_instances
+from gemmgen.runtime.targets import GPUS, PROCESSOR
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from gemmgen.perf.analysis.roofline import Roofline
-    from gemmgen.perf.benchmark import BenchmarkReport, Comparison, Timing
+    from gemmgen.perf.benchmark import BenchmarkReport, Comparison
+    from gemmgen.perf.host.benchmark import HostReport
+    from gemmgen.perf.measuring import TimedInstance, TimingReport
     from gemmgen.runtime.cuda.driver import GpuDevice
 
 
@@ -74,41 +78,44 @@ def command(
     files = asked.files(specs)
     if not problems and any(file.problem is None for file in files):
         raise click.UsageError("missing option '--size'")
-    if are_for_processors(files):
-        if l2_resident:
-            raise click.UsageError("--l2-resident is for GPUs; on a processor the arrays are where the last call left them")
-        sizes_asked = [tuple(file.problem[name] for name in ("m", "n", "k")) for file in files if file.problem is not None]
-        print_benchmark(plan_specs(files, overrides), problems or list(dict.fromkeys(sizes_asked)), threads, rounds, with_peer, as_json)
-        return
-    if threads is not None:
+    target = common_target(files)
+    if target is PROCESSOR and l2_resident:
+        raise click.UsageError("--l2-resident is for GPUs; on a processor the arrays are where the last call left them")
+    if target is GPUS and threads is not None:
         raise click.UsageError("--threads is for specs of processors")
-
-    from gemmgen.perf.benchmark import Candidate, benchmark
-    from gemmgen.runtime.cuda.driver import gpu
-
-    device = gpu()
-    if device.architecture is None:
-        raise EnvironmentMissing(f"{device} is of an architecture that gemmgen does not know")
-    planned = plan_specs(files, overrides, device.architecture)
+    device = _device() if target is GPUS else None
+    planned = plan_specs(files, overrides, device.architecture if device else None)
     if problems:
         planned = [each for item in planned for each in _with_general(item)]
     groups = [_groups(planned, problem) for problem in problems] or [_groups(_with_general(item), None) for item in planned]
     planned = list({id(item): item for group in groups for _, members in group for item in members}.values())
     binaries = compile_plans([item.plan for item in planned])
-    candidates = {id(item): Candidate(item.plan, binary) for item, binary in zip(planned, binaries, strict=True)}
-    runs = []
+    instances = {id(item): (item.plan, binary) for item, binary in zip(planned, binaries, strict=True)}
+    options = TimingOptions(rounds, with_peer, l2_resident, threads)
+    runs: list[tuple[_Group, Any]] = []
     with progress_bar() as progress:
         task = progress.add_task("timing", total=sum(map(len, groups)))
         for group in (group for per_problem in groups for group in per_problem):
             problem, members = group
             progress.update(task, description=_problem_text(problem, members[0]))
-            chosen = [candidates[id(item)] for item in members]
-            runs.append((group, benchmark(chosen, problem, with_peer=with_peer, l2_resident=l2_resident, rounds=rounds)))
+            runs.append((group, time_instances(target, [instances[id(item)] for item in members], problem, options)))
             progress.advance(task)
     if as_json:
         print_json([_to_json(problem, members, report, device) for (problem, members), report in runs])
+    elif device is None:
+        _print_processor_reports(runs)
     else:
         _print_reports(runs, device)
+
+
+def _device() -> GpuDevice:
+    """GPU 0. Raises ``EnvironmentMissing`` if there is none, or if its architecture is not known."""
+    from gemmgen.runtime.cuda.driver import gpu
+
+    device = gpu()
+    if device.architecture is None:
+        raise EnvironmentMissing(f"{device} is of an architecture that gemmgen does not know")
+    return device
 
 
 def _with_general(item: PlannedSpec) -> list[PlannedSpec]:
@@ -154,20 +161,22 @@ def _roofline(problem: dict[str, int], item: PlannedSpec, device: GpuDevice) -> 
     return roofline(cost_model_of(item.plan.spec.kind).cost(item.plan, problem), known) if known else None
 
 
-def _fraction(roofs: Roofline | None, timing: Timing) -> float | None:
-    return roofs.fraction(timing.median_us * 1e-6) if roofs else None
+def _fraction(roofs: Roofline | None, timing: TimedInstance) -> float | None:
+    return roofs.fraction(timing.us * 1e-6) if roofs else None
 
 
 def _labels(members: Sequence[PlannedSpec]) -> dict[str, str]:
     return {item.plan.name: item.file.label for item in members}
 
 
-def _to_json(problem: dict[str, int], members: Sequence[PlannedSpec], report: BenchmarkReport, device: GpuDevice) -> dict[str, Any]:
-    roofs = _roofline(problem, members[0], device)
+def _to_json(problem: dict[str, int], members: Sequence[PlannedSpec], report: TimingReport, device: GpuDevice | None) -> dict[str, Any]:
+    roofs = _roofline(problem, members[0], device) if device else None
+    labels = _labels(members)
     data = report.to_json()
     for timing, plain in zip(report.timings, data["timings"], strict=True):
-        plain["spec"] = _labels(members).get(timing.name)
-        plain["fraction_of_roof"] = _fraction(roofs, timing)
+        plain["spec"] = labels.get(timing.name)
+        if device:
+            plain["fraction_of_roof"] = _fraction(roofs, timing)
     return data
 
 
@@ -211,6 +220,24 @@ def _print_reports(runs: Sequence[tuple[_Group, BenchmarkReport]], device: GpuDe
     click.echo(f"\n{device}; {seen}; {runs[0][1].inputs}; median of {runs[0][1].rounds} rounds, spread from 10% to 90%.")
     for note in notes:
         click.echo(f"Note: {note}")
+
+
+def _print_processor_reports(runs: Sequence[tuple[_Group, HostReport]]) -> None:
+    rows = []
+    for (problem, members), report in runs:
+        labels = _labels(members)
+        peers = [timing.name for timing in report.timings if timing.kind == "peer"]
+        for timing in report.timings:
+            beside = ", ".join(f"{report.ratio(timing.name, peer):.2f}x {peer}" for peer in peers) if timing.kind == "candidate" else "peer"
+            speed = f"{timing.operations_per_second * 1e-9:.1f}"
+            name = labels.get(timing.name, timing.name)
+            rows.append([_problem_text(problem, members[0]), name, f"{timing.us:.1f}", speed, f"{timing.of_fma_rate:.0%}", beside])
+    columns = [Column("size"), Column("spec", folds=True), Column("µs", "right"), Column("GFLOP/s", "right"), Column("of FMA", "right")]
+    print_table([*columns, Column("beside", folds=True)], rows)
+    report = runs[0][1]
+    chains, bandwidth = report.fma_operations_per_second * 1e-9, report.rates.bytes_per_second * 1e-9
+    click.echo(f"\n{report.processor}, {counted(report.threads, 'thread')}, {report.clock}, first quartile of {report.rounds} rounds.")
+    click.echo(f"of FMA: part of the {chains:.0f} GFLOP/s of multiply-adds measured in this run; memory is read at {bandwidth:.1f} GB/s.")
 
 
 def _verdict(comparison: Comparison, report: BenchmarkReport) -> str | Text:

@@ -212,7 +212,9 @@ def command(
     cluster = _cluster(scheduler, limits.memory_gib, authority, certificate, key)
     try:
         try:
-            machine: Machine = cluster.describe(backend, space.stage) if cluster else describe((backend, space.stage))
+            machine: Machine = (
+                cluster.describe(backend, space.stage, space.kind) if cluster else describe((backend, space.stage, space.kind))
+            )
         except EnvironmentMissing as error:
             if not dry_run:
                 raise

@@ -50,6 +50,11 @@ class HostTiming:
     of_fma_rate: float
     """Part of the rate of multiply-adds in the same rounds, the median."""
 
+    @property
+    def range_us(self) -> tuple[float, float]:
+        """The first quartile and the 90th percentile."""
+        return self.us, self.p90_us
+
 
 @dataclass(frozen=True)
 class HostReport:
@@ -72,9 +77,20 @@ class HostReport:
     quartiles: dict[str, dict[str, tuple[float, float]]]
     """The first and the third quartile of those ratios."""
 
+    @property
+    def conditions(self) -> str:
+        """The device, the date and the method in a few words, for people."""
+        threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
+        return f"{self.processor}, {threads}, {self.date}, {self.clock}, first quartile of {self.rounds} rounds"
+
     def ratio(self, name: str, other: str) -> float:
         """Time of ``other`` over that of ``name``."""
         return self.ratios[name][other]
+
+    @property
+    def clock_rates(self) -> dict[str, float | None]:
+        """Empty: processors' clocks are not read."""
+        return {}
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain data."""
