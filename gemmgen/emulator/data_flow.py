@@ -114,6 +114,16 @@ class DataFlow:
         """The comparison of float32 that decides a selection, if its operands still hold the compared values."""
         return self._comparisons.get(id(selection))
 
+    def shifts_sum(self, shift: Instruction) -> bool:
+        """True if a shift moves the bits of a sum of float32 to the left, as exponentials make a power of two from an integer that they
+        have added to the lowest bits of a large number."""
+        source = shift.operands[1]
+        move = self._only.get(source.name) if isinstance(source, Register) else None
+        if move is None or move.opcode != "mov" or move.type != "b32" or not isinstance(move.operands[1], Register):
+            return False
+        added = self._only.get(move.operands[1].name)
+        return added is not None and added.opcode in ("add", "sub", "fma", "mad") and added.types == ("f32",)
+
     def _from_anywhere(self, name: str) -> Instruction | None:
         """A comparison in another basic block, if it and its operands are written nowhere else."""
         writer = self._only.get(name)

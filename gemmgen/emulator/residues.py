@@ -39,7 +39,8 @@ class Interned:
     Elements are drawn as codes without repetition, as long as there are enough, so that they are different random residues. Rounding to 16
     bits looks the residue up, or gives it a code that no element has, so that nothing is lost. A word whose lower half is zero stands for
     the code in its upper half, as bfloat16 widens, whichever instruction widens it; other words stand for themselves, and a residue
-    with such bits is written as itself plus the modulus.
+    with such bits is written as itself plus the modulus. Integer instructions make such words, too, as the power of two of an
+    exponential: a code that is read before it is given to a residue keeps the one that it has then.
     """
 
     def __init__(self, rng: np.random.Generator, elements: int, results: int) -> None:
@@ -56,6 +57,9 @@ class Interned:
             self.residues[own] = rng.integers(1, MODULUS, self.pool, dtype=np.uint32)
         self.distinct = self.pool >= elements
         self._rng, self._drawn, self._next = rng, 0, self.pool
+        self._free = np.zeros(_CODES, np.bool_)
+        """Codes that have neither been given to a residue nor read."""
+        self._free[self.codes[self.pool :]] = True
         self._mask = (1 << (4 * len(self.codes)).bit_length()) - 1
         self._slots = np.zeros(self._mask + 1, np.uint16)
         """Codes by hashes of their residues; 0: a free slot."""
@@ -108,6 +112,7 @@ class Interned:
                 raise OverflowError(f"a run rounds more than {len(self.codes) - self.pool} different numbers to 16 bits")
             codes = self.codes[self._next : self._next + len(fresh)]
             self._next += len(fresh)
+            self._free[codes] = False
             self.residues[codes] = fresh
             self._note(codes)
             found = self._find(wanted)
@@ -118,10 +123,19 @@ class Interned:
         values = np.asarray(patterns)
         is_code = np.bitwise_and(values, _LOWER_HALF) == 0
         if not values.ndim or not is_code.any():
-            return self.residues[values >> np.uint32(16)] if not values.ndim and is_code else values
+            return self.of_codes(values >> np.uint32(16)) if not values.ndim and is_code else values
         meant = values.copy()
-        meant[is_code] = self.residues[values[is_code] >> np.uint32(16)]
+        meant[is_code] = self.of_codes(values[is_code] >> np.uint32(16))
         return meant
+
+    def of_codes(self, codes: Array) -> Array:
+        """The residues of codes, which they keep from now on."""
+        if self._free[codes].any():
+            self._free[codes] = False
+            left = self.codes[self._next :]
+            self.codes = np.concatenate([self.codes[: self._next], left[self._free[left]]])
+        found: Array = self.residues[codes]
+        return found
 
 
 _CODES = 1 << 16
@@ -246,7 +260,7 @@ def of_integers(value: object) -> Array:
 def of_codes(codes: Array, type_name: str) -> Array:
     """Elements of a storage type, given by their bits, as uint64 residues (not canonical)."""
     if (own := interned.get()) is not None and CODE_BITS[type_name] == 16:
-        return own.residues[codes].astype(np.uint64)
+        return own.of_codes(codes).astype(np.uint64)
     if type_name == "tf32" and (drawn := long_codes.get()) is not None:
         elements: Array = drawn.residues[codes >> np.uint32(13)].astype(np.uint64)
         return elements

@@ -15,6 +15,7 @@ from gemmgen.emulator import residues
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.data_flow import tests_infinity
 from gemmgen.emulator.errors import NoFieldMeaning
+from gemmgen.emulator.instructions.bits import shift
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Negated, Pair
@@ -123,6 +124,15 @@ def opaque(inst: Instruction, binder: Binder) -> Operation:
         return np.where(_infinite_first(values[0]) != 0, _INFINITIES[0], hashed) if inst.opcode == "abs" else hashed
 
     return _on_residues(binder, [target], compute, _sources(inst, binder))
+
+
+@instruction("shl", when=lambda inst: inst.type == "b32", table="field")
+def shift_left(inst: Instruction, binder: Binder) -> Operation:
+    """An opaque function of a sum whose lowest bits become a power of two: these bits alone would tell only 512 numbers apart."""
+    if not binder.data_flow.shifts_sum(inst):
+        return shift(inst, binder)
+    target = binder.target(inst, inst.operands[0], "b32")
+    return _on_residues(binder, [target], lambda *values: residues.opaque("shl", values), _sources(inst, binder))
 
 
 # -- comparisons ---------------------------------------------------------------------------------------------------

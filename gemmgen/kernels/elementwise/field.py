@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gemmgen.kernels.elementwise.access import AXES
 from gemmgen.kernels.elementwise.oracle import cases
 from gemmgen.kernels.elementwise.plan import ElementwisePlan
+from gemmgen.kernels.epilogue.degree import degree_of_steps
 from gemmgen.kernels.family import Case, FieldPart
 
 _KEPT = ("kind", "input", "output", "operations", "rank")
@@ -32,8 +33,8 @@ def excluded(plan: ElementwisePlan) -> str:
 
 
 def degree(plan: ElementwisePlan) -> int:
-    """One for the element, and one for every further operand."""
-    return 1 + sum(len(step.accesses) for step in plan.steps)
+    """One for the element, and more by the operations."""
+    return degree_of_steps(plan.steps, 1)
 
 
 def types(plan: ElementwisePlan) -> dict[str, str]:

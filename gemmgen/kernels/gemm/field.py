@@ -13,8 +13,7 @@ import numpy.typing as npt
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.emulator import residues
 from gemmgen.emulator.residue_words import WORD_BYTES
-from gemmgen.kernels.epilogue.graph import Typed
-from gemmgen.kernels.epilogue.operations import VALUE
+from gemmgen.kernels.epilogue.degree import degree_of_steps
 from gemmgen.kernels.family import Case, FieldPart
 from gemmgen.kernels.gemm.grouping import group_rows
 from gemmgen.kernels.gemm.oracle import cases, padded_problem, promised
@@ -135,32 +134,8 @@ def stages(plan: GemmPlan, case: Case) -> PlanesOverField | None:
 
 
 def degree(plan: GemmPlan) -> int:
-    """Degree of an element of C as a polynomial of all that is drawn, before the epilogue's functions."""
-    before = 2 + len(plan.scales) + int(plan.spec.alpha == "argument")
-    of_value, most = before, before
-    for step in plan.epilogue:
-        names = {VALUE: of_value} | {access.operand.name: 1 for access in step.accesses}
-        for name, tree in step.assignments:
-            found = _degree_of(tree, names)
-            if found is None:
-                return before + sum(len(step.accesses) for step in plan.epilogue)
-            names[name] = found
-            most = max(most, found)
-        of_value = names[VALUE]
-    return most
-
-
-def _degree_of(tree: Typed, degrees: Mapping[str, int]) -> int | None:
-    """Degree of an expression of sums and products; None with any other function."""
-    if tree.function is None:
-        return None if tree.arguments else degrees.get(tree.name) if tree.name else 0
-    found = [_degree_of(argument, degrees) for argument in tree.arguments]
-    own = [each for each in found if each is not None]
-    if len(own) < len(found) or tree.function.name not in ("add", "mul", "fma"):
-        return None
-    if tree.function.name == "add":
-        return max(own)
-    return own[0] + own[1] if tree.function.name == "mul" else max(own[0] + own[1], own[2])
+    """Degree of an element of C, or of what the epilogue makes of it, as a polynomial of all that is drawn."""
+    return degree_of_steps(plan.epilogue, 2 + len(plan.scales) + int(plan.spec.alpha == "argument"))
 
 
 def chance_of_zero(plan: GemmPlan) -> float | None:
