@@ -409,7 +409,7 @@ Reduce = Literal["sum", "max", "min", "absmax", "sum_of_squares"]
 MAX_NAMES = 256
 """Operands, intermediate values and outputs of one formula: no kernel has registers for more."""
 RESULTS = ("C", "y", "Y", "out", VALUE)
-"""Names of the result of a kernel among the outputs of a formula."""
+"""Names of the result of a kernel among the outputs of a formula. Intermediate values may have those in small letters, too."""
 PRODUCT = "acc"
 """Another name of the value before a formula."""
 SECOND = "acc2"
@@ -456,11 +456,11 @@ class FormulaInput(SpecModel):
     @model_validator(mode="after")
     def _number(self) -> FormulaInput:
         if self.per == "all" and self.type not in ("f32", "s32", "s64"):
-            raise ValueError(f"a number of type {self.type}, need f32, s32 or s64; per: memory takes any type")
+            raise FormulaError(f"a number of type {self.type}", "need f32, s32 or s64; per: memory takes any type")
         if self.type == "s64" and self.per not in ("all", "memory"):
-            raise ValueError(f"values of type s64 per {self.per}, need a number: scalar or pointer")
+            raise FormulaError(f"values of type s64 per {self.per}", "need a number: scalar or pointer")
         if self.default is not None and self.per != "all":
-            raise ValueError(f"a default of an operand per {self.per}, need per: all")
+            raise FormulaError(f"a default of an operand per {self.per}", "need per: all")
         return self
 
 
@@ -481,13 +481,14 @@ class FormulaOutput(SpecModel):
     @model_validator(mode="after")
     def _either(self) -> FormulaOutput:
         if (self.value is None) == (self.of is None) or (self.reduce is None) != (self.of is None):
-            raise ValueError("needs either value, or reduce with of")
+            given = [one for one in ("value", "reduce", "of") if getattr(self, one) is not None]
+            raise FormulaError(" with ".join(given) or "no expression", "need either value, or reduce with of")
         if self.reduce is not None and self.type != "f32":
-            raise ValueError(f"a reduction of type {self.type}, need f32")
+            raise FormulaError(f"a reduction of type {self.type}", "need f32")
         if self.reduce is None and self.per not in (None, "element"):
-            raise ValueError(f"a value per {self.per}, need reduce with of, or per: element")
+            raise FormulaError(f"a value per {self.per}", "need reduce with of, or per: element")
         if self.per == "element" and self.reduce is not None:
-            raise ValueError("a reduction per element, need per: all, row, column or channel")
+            raise FormulaError("a reduction per element", "need per: all, row, column or channel")
         return self
 
     @property
@@ -518,6 +519,8 @@ class Formula(Operation):
             return fields
         outputs = {word: {"value": one} if isinstance(one, str) else one for word, one in fields["outputs"].items()}
         results = [word for word in outputs if word in RESULTS]
+        if twice := [word for word in results if isinstance(fields.get("let"), Mapping) and word in fields["let"]]:
+            raise FormulaError(f"two meanings of {twice[0]!r}, under let and under outputs", "need names that differ")
         if len(results) + ("value" in fields) > 1:
             names = ", ".join([*results, *(["value"] if "value" in fields else [])])
             raise FormulaError(f"two writers of the result: {names}", "need one")
@@ -537,9 +540,10 @@ class Formula(Operation):
         if (count := len(self.inputs) + len(self.let) + len(self.outputs)) > MAX_NAMES:
             raise FormulaError(f"{count:,} names under inputs, let and outputs", f"need at most {MAX_NAMES}")
         taken: dict[str, str] = {}
+        known = {VALUE, PRODUCT, SECOND, *COORDINATES, *SPECIAL}
         for kind, names in (("inputs", self.inputs), ("let", self.let), ("outputs", self.outputs)):
             for word in names:
-                if word in (VALUE, PRODUCT, SECOND, *COORDINATES, *RESULTS, *SPECIAL):
+                if word in known or (word in RESULTS and not (kind == "let" and word.islower())):
                     raise FormulaError(f"{word!r}, which expressions know already", "need another name", kind)
                 if word in known_functions() or word in extension_names():
                     raise FormulaError(f"{word!r}, which is a function", "need another name", kind)

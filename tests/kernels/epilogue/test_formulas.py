@@ -6,11 +6,13 @@ import math
 import os
 import re
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import gemmgen
 from gemmgen.core.errors import GemmgenError
@@ -200,6 +202,19 @@ def test_operands_may_have_the_names_of_all_words_of_a_kernel(strategy: str) -> 
 def test_outputs_may_have_names_of_extents_and_arrays(family: str, name: str) -> None:
     formula = {"outputs": {"value": "value", name: {"value": "value"}}}
     assert verified({**FAMILIES[family], FIELDS.get(family, "epilogue"): formula}) == []
+
+
+@pytest.mark.parametrize("kind", ["naive", "wgmma", "elementwise", "cpu_gemm"])
+def test_values_on_the_way_may_have_the_name_of_a_result(kind: str) -> None:
+    formula = {"let": {"y": "value * 2", "out": "y + 1"}, "outputs": {"value": "out", "kept": {"value": "y"}}}
+    fields = {"kind": "gemm", **STRATEGIES[kind]} if kind in STRATEGIES else FAMILIES[kind]
+    assert verified({**fields, FIELDS.get(kind, "epilogue"): formula}) == []
+
+
+def test_the_first_formula_of_the_page_is_right() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "epilogues.md").read_text()
+    (formula,) = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "preactivation" in block)
+    assert verified({"kind": "gemm", **STRATEGIES["naive"], **formula}) == []
 
 
 FURTHER = {
@@ -498,6 +513,11 @@ def test_batches_have_matrices_of_their_own() -> None:
         ({"value": "a", "let": {"a": "b", "b": "a"}}, "a cycle of a, b|cycle"),
         ({"outputs": {"C": "acc", "value": "acc"}}, "two writers of the result"),
         ({"value": "saved", "let": {"saved": "acc"}, "outputs": {"saved": {"value": "acc"}}}, "two meanings of 'saved'"),
+        ({"let": {"y": "acc"}, "outputs": {"y": "y * 2"}}, "two meanings of 'y', under let and under outputs"),
+        ({"let": {"value": "acc"}}, "got 'value', which expressions know already at let"),
+        ({"outputs": {"C": "acc", "total": {"reduce": "sum"}}}, "got reduce, need either value, or reduce with of"),
+        ({"outputs": {"C": "acc", "total": {"reduce": "sum", "of": "acc", "type": "f16"}}}, "got a reduction of type f16, need f32"),
+        ({"value": "acc * gain", "inputs": {"gain": {"scalar": "f16"}}}, "got a number of type f16, need f32"),
         ({"value": "lane + lane_", "inputs": {"lane": {"per": "row"}, "lane_": {"per": "row"}}}, "two meanings of 'lane_'"),
         ({"value": "gate", "inputs": {"gate": {"per": "group"}}}, "per group"),
         ({"value": "rand(1, 2, acc, 0)"}, "rand of float32 at character 12 of .*integers: row"),
