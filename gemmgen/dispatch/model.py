@@ -88,32 +88,23 @@ class _Maths:
 
     least: Callable[[Any, Any], Any]
     most: Callable[[Any, Any], Any]
+    some: Callable[[Any], bool]
+    """True if any number is not 0."""
 
 
-_NUMBERS = _Maths(min, max)
+_NUMBERS = _Maths(min, max, bool)
 
 
 @cache
 def _columns() -> _Maths:
     import numpy as np
 
-    return _Maths(np.minimum, np.maximum)
+    return _Maths(np.minimum, np.maximum, lambda column: bool(column.any()))
 
 
 def seconds_of_many(works: Works, device: Device, parameters: Parameters = PARAMETERS) -> Column:
     """Time of each of many launches, as ``model_seconds`` has it."""
-    import numpy as np
-
-    architecture = device.architecture
-    by_registers = np.ones_like(works.threads)
-    pairs = works.threads * 1024 + works.registers
-    for pair in np.unique(pairs):
-        threads, registers = divmod(int(pair), 1024)
-        by_registers[pairs == pair] = occupancy(architecture, threads, registers, 0).blocks_per_sm
-    unit = architecture.shared_allocation_bytes
-    allocated = -(-(works.shared_bytes + architecture.reserved_shared_bytes_per_block) // unit) * unit
-    fitting = np.minimum(by_registers, architecture.shared_bytes_per_sm // np.maximum(allocated, 1))
-    seconds: Column = _fitting_seconds(works, device, parameters, fitting, _columns())
+    seconds: Column = _fitting_seconds(works, device, parameters, works.fitting, _columns())
     return seconds
 
 
@@ -137,7 +128,7 @@ def _fitting_seconds(work: Any, device: Device, p: Parameters, fitting: Any, mat
     at_once = device.sm_count * fitting
     waves, rest = work.blocks // at_once, work.blocks % at_once
     fullest = maths.most(-(-rest // device.sm_count), 1)
-    clocks = waves * _wave_clocks(work, device, p, fitting, device.sm_count, maths)
+    clocks = waves * _wave_clocks(work, device, p, fitting, device.sm_count, maths) if maths.some(waves) else 0.0
     clocks = clocks + (rest > 0) * _wave_clocks(work, device, p, fullest, maths.least(rest, device.sm_count), maths)
     seconds = clocks / device.clock_hz
     if work.unit != "fp32":

@@ -43,15 +43,15 @@ class Outlook:
         kind, and no neighbouring problem tells that it is slow."""
         if candidate.name in self._timed:
             return True
-        if self._space is not None and not self._space.suits(candidate.spec, self._request):
-            return False
         if candidate.label in _places(self._request.kind)[0]:
-            return candidate.label in self._alike
-        if self._table is None or candidate.name not in self._table.names:
-            return True
-        if self._fast is None:
-            return self._space is None or not self._space.is_outrun(candidate.spec)
-        return candidate.name in self._fast
+            likely = candidate.label in self._alike
+        elif self._table is None or candidate.name not in self._table.names:
+            likely = True
+        elif self._fast is None:
+            likely = self._space is None or not self._space.is_outrun(candidate.spec)
+        else:
+            likely = candidate.name in self._fast
+        return likely and (self._space is None or self._space.suits(candidate.spec, self._request))
 
     @property
     def promising(self) -> list[Candidate]:
@@ -68,11 +68,12 @@ class Outlook:
             return {}
         points = np.array([point.coordinates for point in self._points])
         near = ((places[:, None, :] - points[None]) ** 2).sum(axis=2) < ALIKE
-        shares = {}
-        for (label, spec), row in zip(labels.items(), near, strict=True):
-            if row.any() and self._space.multiplies(spec, self._request):
-                shares[label] = self._points[int(row.argmax())].seconds
-        return shares
+        rows, known = np.flatnonzero(near.any(axis=1)).tolist(), list(labels.items())
+        return {
+            known[row][0]: self._points[int(near[row].argmax())].seconds
+            for row in rows
+            if self._space.multiplies(known[row][1], self._request)
+        }
 
     @cached_property
     def _timed(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import SpecError
@@ -42,6 +42,8 @@ without its own row on an H200, take 2.8% longer than by their best instances, 3
 ALMOST = 0.01
 """Distance of problems that differ in no extent or trait, but in a residual that is read: where results lie scattered, that takes as long
 as all else."""
+REMEMBERED = 256
+"""Traits of requests whose differences from those of all rows are remembered."""
 Source = Literal["measured", "interpolated", "model"]
 RowModel = Callable[["Row", str], float | None]
 """The model's seconds of an instance on a row's problem; None for an instance that is not known any more."""
@@ -85,12 +87,30 @@ class Neighbour:
     median: float
 
 
-class Near(list[tuple[float, Row]]):
-    """Rows with their distances from a request, nearest first."""
+class Near(Sequence[tuple[float, Row]]):
+    """Rows with their distances from a request, nearest first; pairs are made when they are asked for."""
+
+    def __init__(self, rows: Sequence[Row] = (), distances: Sequence[float] = (), order: Sequence[int] = ()) -> None:
+        self._rows, self._distances, self._order = rows, distances, order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[float, Row]: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Near: ...
+
+    def __getitem__(self, place: int | slice) -> tuple[float, Row] | Near:
+        if isinstance(place, slice):
+            return Near(self._rows, self._distances, self._order[place])
+        at = self._order[place]
+        return self._distances[at], self._rows[at]
 
     def with_instance(self, name: str) -> Iterator[tuple[float, Row]]:
         """Rows in which an instance was timed, found one after the other: an estimate needs the first few."""
-        return (pair for pair in self if name in pair[1].times)
+        return ((self._distances[at], self._rows[at]) for at in self._order if name in self._rows[at].times)
 
 
 class _Mean:
@@ -130,9 +150,10 @@ class Table:
         distances = self._distances(request)
         for place in np.flatnonzero(distances == 0):
             distances[place] = ALMOST * (rows[place].request.adds != request.adds)
-        order = np.argsort(distances, kind="stable")
-        near = zip(distances[order].tolist(), order.tolist(), strict=True)
-        return Near((distance, rows[place]) for distance, place in near if rows[place] is not without)
+        order = np.argsort(distances, kind="stable").tolist()
+        if without is not None:
+            order = [place for place in order if rows[place] is not without]
+        return Near(rows, distances.tolist(), order)
 
     def _distances(self, request: Request) -> NDArray[np.float64]:
         """Distances of all rows of the request's family, as ``request_distance`` has them, in one go."""
@@ -143,7 +164,13 @@ class Table:
             return np.zeros(0)
         sizes, kinds, traits = self._places(request.kind)
         wanted = np.log2(np.maximum(np.array(request.sizes, float), 0.5))
-        differing = np.array([sum(a != b for a, b in zip(request.traits, other, strict=True)) for other in traits])
+        own = request.traits
+        differing = self._differing.get((request.kind, own))
+        if differing is None:
+            if len(self._differing) >= REMEMBERED:
+                self._differing.clear()
+            counts = [sum(a != b for a, b in zip(own, other, strict=True)) for other in traits]
+            differing = self._differing[request.kind, own] = np.array(counts)
         squares = ((sizes - wanted) ** 2).sum(axis=1)
         found: NDArray[np.float64] = np.sqrt(squares + differing[kinds] * TRAIT_DISTANCE**2)
         return found
@@ -238,6 +265,11 @@ class Table:
         """SHA-256 of the parts of the table that choices read."""
         rows = (f"{row.kind}:{row.problem} {sorted(row.times.items())} {json.dumps(row.points, sort_keys=True)}" for row in self.rows)
         return cache_key(self.device, str(self.borrowed), str(self.origin.get("model")), *rows)
+
+    @cached_property
+    def _differing(self) -> dict[tuple[str, tuple[str, ...]], NDArray[np.int_]]:
+        """Numbers of traits in which requests of a family, by their traits, differ from each of ``_places``."""
+        return {}
 
     @cached_property
     def _placed(self) -> dict[str, tuple[Any, Any, list[tuple[str, ...]]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, WithJsonSchema
@@ -59,12 +60,18 @@ LATER = Later()
 
 def _without_later(model: BaseModel, fields: dict[str, Any]) -> None:
     """Removes from the dump of ``model`` the fields marked ``LATER`` that have their defaults, in its parts too."""
-    for name, info in type(model).model_fields.items():
-        value = getattr(model, name)
-        if LATER in info.metadata and value == info.get_default(call_default_factory=True):
+    later = _later_defaults(type(model))
+    for name, value in model:
+        if name in later and value == later[name]:
             fields.pop(name, None)
         elif isinstance(value, BaseModel):
             _without_later(value, fields[name])
+
+
+@cache
+def _later_defaults(model: type[BaseModel]) -> dict[str, Any]:
+    """Defaults of the fields marked ``LATER``: a class's are copied each time that it is asked for them."""
+    return {name: info.get_default(call_default_factory=True) for name, info in model.model_fields.items() if LATER in info.metadata}
 
 
 MAX_SIZES = 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture, architecture
@@ -14,6 +15,7 @@ NAME_DIGITS = 8
 """Hexadecimal digits of the spec's digest in a name."""
 
 
+@lru_cache(maxsize=1024)
 def spec_digest(spec: KernelSpec) -> str:
     """SHA-256, in hex, of everything in the spec that decides the kernel; the description does not."""
     return hashlib.sha256(json.dumps(spec.identity(), sort_keys=True).encode()).hexdigest()

@@ -23,8 +23,9 @@ class Works:
 
     blocks: Column
     threads: Column
-    registers: Column
     shared_bytes: Column
+    fitting: Column
+    """Blocks that an SM holds at a time."""
     steps: Column
     operations: Column
     unit: str

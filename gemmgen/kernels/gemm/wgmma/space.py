@@ -5,15 +5,15 @@ the two together. Points that are chosen become specs, which are planned as any 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
 from math import log2
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError
-from gemmgen.hardware.target import Architecture, Device
+from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, finishing_clocks, finishing_pace, finishing_shown
@@ -188,7 +188,8 @@ class Lattice:
     instruction_n: Column
     product_sets: Column
     shared_bytes: Column
-    registers: Column
+    fitting: Column
+    """Blocks that an SM holds at a time, by registers and shared memory."""
 
     @property
     def threads(self) -> Column:
@@ -197,6 +198,33 @@ class Lattice:
     @property
     def promoted(self) -> bool:
         return self.storage.type in BYTE_FLOATS
+
+    @property
+    def columns(self) -> Iterator[tuple[str, Column]]:
+        return ((one.name, getattr(self, one.name)) for one in fields(Lattice) if one.name not in ("storage", "ping_pong"))
+
+    @cached_property
+    def features(self) -> NDArray[np.float64]:
+        """Coordinates of points, as ``coordinates`` has them."""
+        import numpy as np
+
+        row = self.tile_k * ELEMENTS[self.storage.type].bytes
+        one = np.ones_like(row)
+        found = [
+            np.log2(self.tile_m),
+            np.log2(self.tile_n),
+            np.log2(row) / 2,
+            np.log2(self.stages * row) / 2,
+            self.consumers,
+            one * self.ping_pong,
+            one * _store_coordinate(self.storage.turned, self.storage.boxes),
+            np.log2(self.cluster_m),
+            np.log2(self.cluster_n),
+            SHALLOW * np.log2(self.cluster_k) / 2,
+            np.log2(self.resident),
+            PERSISTENT * (self.cluster_k == 1) * (not self.storage.scattered),
+        ]
+        return np.stack(found, axis=1)
 
 
 def points(request: GemmRequest, device: Device, every_store: bool = False) -> list[Points]:
@@ -391,10 +419,27 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             "instruction_n": instruction_n,
             "product_sets": product_sets,
             "shared_bytes": fixed + stages * stage,
-            "registers": np.minimum(255, architecture.registers_per_sm // (threads * resident) // 8 * 8),
         }
-        usable.append(Lattice(storage, ping_pong, **{name: column[legal] for name, column in columns_of.items()}))
+        made = {name: column[legal] for name, column in columns_of.items()}
+        made["fitting"] = _blocks_of_sm(architecture, threads[legal], made["resident"], made["shared_bytes"])
+        usable.append(Lattice(storage, ping_pong, **made))
     return tuple(usable)
+
+
+def _blocks_of_sm(architecture: Architecture, threads: Column, resident: Column, shared_bytes: Column) -> Column:
+    """Blocks that an SM holds at a time if threads get as many registers as ``resident`` blocks leave them."""
+    import numpy as np
+
+    by_registers = np.ones_like(threads)
+    pairs = threads * MAX_BLOCKS + resident
+    for pair in np.unique(pairs):
+        count, held = divmod(int(pair), MAX_BLOCKS)
+        registers = min(255, architecture.registers_per_sm // (count * held) // 8 * 8)
+        by_registers[pairs == pair] = occupancy(architecture, count, registers, 0).blocks_per_sm
+    unit = architecture.shared_allocation_bytes
+    allocated = -(-(shared_bytes + architecture.reserved_shared_bytes_per_block) // unit) * unit
+    found: Column = np.minimum(by_registers, architecture.shared_bytes_per_sm // np.maximum(allocated, 1))
+    return found
 
 
 def _collection(storage: Storage, tile_n: int, blocks_m: int, slices: int) -> tuple[int, int, int, bool]:
@@ -499,8 +544,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     made = Works(
         blocks=spread_blocks,
         threads=at.threads,
-        registers=at.registers,
         shared_bytes=at.shared_bytes,
+        fitting=at.fitting,
         steps=steps,
         operations=operations,
         unit={"bf16": "f16", "f16": "f16", "s8": "int8"}.get(storage.type, "fp8") + "_wgmma",
@@ -559,7 +604,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         saved = np.where(full & sliced & (held_bytes >= SAVING_BYTES[0]), SAVED_OF_SLICES, 0.0)
     else:
         saved = np.where(full & (~sliced | (held_bytes >= SAVING_BYTES[1])), SAVED, 0.0)
-    return Points(made, _features(at, storage), traits, lambda found: point_model().errors(found), saved, spec)
+    return Points(made, lattice.features.take(chosen, axis=0), traits, lambda found: point_model().errors(found), saved, spec)
 
 
 def _settle_evenly(at: Lattice, waves: Column, sharers: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -608,7 +653,7 @@ class _Columns(Lattice):
     """Some of a lattice's points."""
 
     def __init__(self, lattice: Lattice, chosen: NDArray[np.intp]) -> None:
-        columns = {name: value[chosen] for name, value in vars(lattice).items() if name not in ("storage", "ping_pong")}
+        columns = {name: column.take(chosen) for name, column in lattice.columns}
         super().__init__(lattice.storage, lattice.ping_pong, **columns)
 
 
@@ -621,35 +666,12 @@ def _boxed(tile: Column, extent: int, bytes_of_row: Column) -> Column:
     return filled
 
 
-def _features(at: Lattice, storage: Storage) -> NDArray[np.float64]:
-    """Coordinates of points, as ``coordinates`` has them."""
-    import numpy as np
-
-    row = at.tile_k * ELEMENTS[storage.type].bytes
-    one = np.ones_like(row)
-    features = [
-        np.log2(at.tile_m),
-        np.log2(at.tile_n),
-        np.log2(row) / 2,
-        np.log2(at.stages * row) / 2,
-        at.consumers,
-        one * at.ping_pong,
-        one * _store_coordinate(storage.turned, storage.boxes),
-        np.log2(at.cluster_m),
-        np.log2(at.cluster_n),
-        SHALLOW * np.log2(at.cluster_k) / 2,
-        np.log2(at.resident),
-        PERSISTENT * (at.cluster_k == 1) * (not storage.scattered),
-    ]
-    return np.stack(features, axis=1)
-
-
 def _spec(
     lattice: Lattice, place: int, persistent: int, early: bool, once: str = "", rasterization: Mapping[str, Any] = NO_CHANGE
 ) -> GemmSpec:
     """The spec of a point; ``once``: the factor that is read once, by the name of its matrix, and so need not stay in the L2;
     ``rasterization``: changes of the order in which blocks take tiles."""
-    number = {name: int(value[place]) for name, value in vars(lattice).items() if name not in ("storage", "ping_pong")}
+    number = {name: int(column[place]) for name, column in lattice.columns}
     mainloop: dict[str, Any] = {
         "strategy": "wgmma",
         "tile": {"m": number["tile_m"], "n": number["tile_n"], "k": number["tile_k"]},
