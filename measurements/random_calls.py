@@ -33,6 +33,8 @@ from measurements.random_kinds import KINDS, Call
 
 BLOCK = 25
 """Calls of a line of the journal."""
+PART = 4 * BLOCK
+"""Calls that one of several processes makes before another kind's turn."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +123,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no more calls after this time")
     parser.add_argument("--journal", type=Path, help="file to which each block of calls is added; with several jobs a folder")
     parser.add_argument("--device", help="a device of torch that the arrays go to, cuda say")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, each with a part of the calls of a kind")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, which take the kinds in turns")
     parser.add_argument("--jobs-nice", type=int, default=0, help="how much less urgent the processes are")
     options = parser.parse_args()
     os.nice(options.jobs_nice)
     until = time.time() + options.seconds
     kinds = list(KINDS) if "all" in options.kinds else options.kinds
-    part = -(-options.calls // (options.jobs * BLOCK)) * BLOCK
+    part = options.calls if options.jobs == 1 else PART
     work = [
         Calls(kind, options.seed, options.first + first, options.first + min(first + part, options.calls), options.alike, options.device)
         for first in range(0, options.calls, part)
@@ -141,7 +143,7 @@ def main() -> None:
         folder = options.journal
         if folder is not None:
             folder.mkdir(exist_ok=True)
-        with get_context("spawn").Pool(options.jobs, maxtasksperchild=10) as pool:
+        with get_context("spawn").Pool(options.jobs, maxtasksperchild=40) as pool:
             jobs = [(calls, until, None if folder is None else folder / f"{calls.kind}.{calls.first}.jsonl") for calls in work]
             for found in pool.starmap(made, jobs, chunksize=1):
                 total += found
