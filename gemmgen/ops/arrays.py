@@ -50,12 +50,18 @@ def is_torch(array: object) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
+def library_of(array: object) -> str:
+    """Name of the array's library; arrays of classes derived from NumPy's are NumPy's."""
+    numpy = sys.modules.get("numpy")
+    return "numpy" if numpy is not None and isinstance(array, numpy.ndarray) else type(array).__module__.split(".")[0]
+
+
 def new_array(like: Any, shape: tuple[int, ...], kind: str, truth: bool = False) -> Any:
     """An uninitialised array of the library of ``like`` and on its device. Raises ``LaunchError`` for libraries without one."""
     if is_torch(like):
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=torch.bool if truth else getattr(torch, ELEMENTS[kind].word), device=like.device)
-    library = type(like).__module__.split(".")[0]
+    library = library_of(like)
     if library == "cupy":
         with like.device:
             return sys.modules["cupy"].empty(shape, array_type(like, kind, truth))
@@ -75,15 +81,14 @@ def copied(array: Any, copy: Copy, stream: int | None = None) -> Any:
         with _torch_stream(array, stream):
             wide = array.expand(copy.shape)
             return wide.mT.contiguous().mT if copy.by_columns else wide.contiguous()
-    library = type(array).__module__.split(".")[0]
+    library = library_of(array)
     if library not in ("numpy", "cupy"):
         raise LaunchError(
             f"{copy.operand}: rows or columns must be contiguous and must not overlap, and batch axes count as one; arrays of {library} "
             "are not copied here: pass a contiguous copy"
         )
-    numerical = sys.modules[library]
-    with numerical.cuda.ExternalStream(stream) if library == "cupy" and stream else nullcontext():
-        wide = numerical.broadcast_to(array, copy.shape)
+    with on_stream(array, stream):
+        wide = sys.modules[library].broadcast_to(array, copy.shape)
         if copy.by_columns:
             return wide.swapaxes(-1, -2).copy(order="C").swapaxes(-1, -2)
         return wide.copy(order="C")
@@ -100,6 +105,13 @@ def _torch_stream(array: Any, stream: int | None) -> Any:
     if stream == PER_THREAD_STREAM:
         raise LaunchError("torch cannot copy operands on the per-thread default stream: pass contiguous ones, or a stream of torch's")
     return torch.cuda.stream(torch.cuda.ExternalStream(stream, array.device))
+
+
+def on_stream(array: Any, stream: int | None) -> Any:
+    """The context in which the array's library works on the stream of this handle; without one, on that which is current."""
+    if is_torch(array):
+        return nullcontext() if stream is None else _torch_stream(array, stream)
+    return sys.modules["cupy"].cuda.ExternalStream(stream) if stream and library_of(array) == "cupy" else nullcontext()
 
 
 def contiguous(array: Any) -> Any:
@@ -129,23 +141,43 @@ def type_word(array: object) -> str:
     return str(getattr(array, "dtype", "")).removeprefix("torch.")
 
 
-def converted(array: Any, word: str) -> Any:
-    """A copy with elements of another type; the array itself where it has that type or is None."""
+def converted(array: Any, word: str, stream: int | None = None) -> Any:
+    """A copy with elements of another type; the array itself where it has that type or is None. ``stream``: handle of the GPU's stream
+    on which it is made, by default that of the array's library."""
     if array is None or type_word(array) == word:
         return array
-    if is_torch(array):
-        return array.to(getattr(sys.modules["torch"], word))
-    return array.astype(word)
+    with on_stream(array, stream):
+        if is_torch(array):
+            return array.to(getattr(sys.modules["torch"], word))
+        return array.astype(word)
 
 
-def assigned(operation: str, out: Any, values: Any) -> Any:
-    """``out`` with ``values`` of the same type and shape stored into it. Raises ``LaunchError`` for others."""
+def widened(array: Any) -> Any:
+    """A copy in float32; of uint16, which holds the bits of bfloat16."""
+    if array is None or is_torch(array) or type_word(array) != "uint16":
+        return converted(array, "float32")
+    return (array.astype("uint32") << 16).view("float32")
+
+
+def narrowed(array: Any, like: Any) -> Any:
+    """A copy of float32 in the type of ``like``, rounded; uint16 holds the bits of bfloat16."""
+    if is_torch(array) or type_word(like) != "uint16":
+        return converted(array, type_word(like))
+    bits = array.astype("float32").view("uint32")
+    number = array == array
+    return (((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) * number + 0x7FC0 * ~number).astype("uint16")
+
+
+def assigned(operation: str, out: Any, values: Any, stream: int | None = None) -> Any:
+    """``out`` with ``values`` of the same type and shape stored into it, on a GPU on the stream of this handle. Raises ``LaunchError``
+    for others."""
     if type_word(out) != type_word(values) or tuple(out.shape) != tuple(values.shape):
         got, need = (f"{type_word(array)} of shape {tuple(array.shape)}" for array in (out, values))
         raise LaunchError(f"{operation}: out is {got}, need {need}")
-    if is_torch(out):
-        return out.copy_(values)
-    out[...] = values
+    with on_stream(out, stream):
+        if is_torch(out):
+            return out.copy_(values)
+        out[...] = values
     return out
 
 
@@ -173,7 +205,7 @@ def is_truth(array: object) -> bool:
 
 def empty_like(array: object) -> Any:
     """Another array of the same library, extents and type, not initialised. Raises ``LaunchError`` for libraries without one."""
-    library = sys.modules.get(type(array).__module__.split(".")[0])
+    library = sys.modules.get(library_of(array))
     if library is None or not hasattr(library, "empty_like"):
         raise LaunchError(f"arrays of {type(array).__module__} cannot be allocated beside out")
     return library.empty_like(array)

@@ -40,6 +40,11 @@ ASKED: Any = object()
 """In the place of a stream: the caller asks for the kernel, and nothing is launched."""
 
 
+def handle_of(stream: object) -> int | None:
+    """The handle of the stream that a caller gave; None if it gave none. Raises ``LaunchError`` for objects that are no streams."""
+    return None if stream is None or stream is ASKED else stream_handle(stream)
+
+
 @dataclass(frozen=True)
 class LaunchedKernel:
     """The kernel that a call launches."""

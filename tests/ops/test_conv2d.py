@@ -37,6 +37,13 @@ def test_filter_is_reordered_once_and_scaling_bias():
     assert len(weights._ordered) == 1
 
 
+@pytest.mark.parametrize("kind", ["f2", "u2"])
+def test_a_bias_of_16_bits_counts_as_float32(kind):
+    x, w, bias = (channels_last(X[:, :8]).astype("f2"), W[:8, :8].astype("f2"), np.arange(8, dtype="f4"))
+    given = bias.astype("f2") if kind == "f2" else (bias.view("u4") >> 16).astype("u2")
+    assert (ops.conv2d(x, w, bias=given) == ops.conv2d(x, w, bias=bias)).all()
+
+
 def channels_last(array):
     return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
 

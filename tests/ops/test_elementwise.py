@@ -47,6 +47,16 @@ def test_out_decides_the_type_and_is_returned() -> None:
     assert ops.elementwise(X, "abs", out=out) is out and (out == np.abs(X)).all()
 
 
+class Derived(np.ndarray):
+    """A class of the user's."""
+
+
+def test_arrays_of_derived_classes_are_those_of_numpy() -> None:
+    x = np.arange(6, dtype=np.int16).reshape(2, 3).view(Derived)
+    assert (ops.elementwise(x, "square") == np.asarray(x) ** 2).all()
+    assert (ops.reduce(x.astype("f4")[:, ::-1], "sum", 1) == [3, 12]).all()
+
+
 def test_a_cast_decides_the_type_of_the_result() -> None:
     assert ops.elementwise(X, {"op": "cast", "type": "int32"}).dtype == np.int32
 

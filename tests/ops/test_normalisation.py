@@ -48,6 +48,29 @@ def test_norms_with_weights() -> None:
     np.testing.assert_allclose(ops.layer_norm(X, WEIGHT, BIAS), centred * WEIGHT + BIAS, rtol=3e-6, atol=4e-6)
 
 
+def to_bits(x: Any) -> Any:
+    """float32 whose lower halves are zero, as bits of bfloat16."""
+    return (x.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def test_a_bias_alone_keeps_the_result_as_it_is() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(3, 8)
+    exact = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    bias = np.array([np.inf, -1, 0, 2, 0, 0, 0, 0], np.float32)
+    np.testing.assert_allclose(ops.layer_norm(x, bias=bias), exact + bias, rtol=3e-6, atol=1e-6)
+    for given in (bias, to_bits(bias)):
+        got = (ops.layer_norm(to_bits(x), bias=given).astype(np.uint32) << 16).view(np.float32)
+        np.testing.assert_allclose(got, exact + bias, rtol=2**-8)
+
+
+def test_gradients_of_long_rows_of_bits() -> None:
+    rows, ones = to_bits(np.repeat(np.float32([[1], [2]]), 8200, 1)), to_bits(np.ones(8200, np.float32))
+    dx, dweight = ops.rms_norm_gradient(rows, rows, ones)
+    assert dx.dtype == dweight.dtype == np.uint16 and dx.shape == rows.shape
+    assert (dweight == to_bits(np.full(8200, 3, np.float32))).all()  # 1 + 2, as every row's norm is one
+    assert (np.abs((dx.astype(np.uint32) << 16).view(np.float32)) < 1e-5).all()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

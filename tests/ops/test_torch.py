@@ -329,6 +329,21 @@ def test_products_of_bytes_have_no_derivatives():
 
 
 @needs_gpu
+def test_types_that_no_kernel_reads_are_converted_on_the_stream():
+    """The current stream is busy: what is converted there too early, or too late, has other values."""
+    x, busy, stream = integers(4000, 4000, type=torch.int16, device="cuda"), integers(8192, 8192, device="cuda"), torch.cuda.Stream()
+    ops.elementwise(x, "square"), ops.reduce(x, "max", 1)
+    torch.cuda.synchronize()
+    for _ in range(8):
+        busy @ busy
+    results = [ops.elementwise(x, "square", stream=stream), ops.reduce(x, "max", 1, stream=stream)]
+    stream.synchronize()
+    with torch.cuda.stream(stream):
+        found = [result.cpu() for result in results]
+    assert torch.equal(found[0], (x * x).cpu()) and torch.equal(found[1], x.amax(1).cpu())
+
+
+@needs_gpu
 @pytest.mark.parametrize("on", ["default", "current", "given"])
 def test_operands_that_no_kernel_reads_are_copied(on):
     """Gaps in both axes, one value everywhere, and a batch axis that repeats: on the default stream, on the current one, and on another."""

@@ -10,7 +10,8 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import Operations, are_floats, integer, is_plain_number, number, pair
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
-from gemmgen.ops.engine import ASKED, Operator, with_kernel
+from gemmgen.ops.arrays import on_stream, type_word, widened
+from gemmgen.ops.engine import ASKED, Operator, handle_of, with_kernel
 from gemmgen.ops.filters import Filter
 from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 
@@ -34,6 +35,9 @@ OPERATOR = Operator(
         "batch_invariant",
     ),
 )
+
+NARROW = ("float16", "bfloat16", "uint16")
+"""Types of a bias that become float32; NumPy and CuPy hold the bits of bfloat16 as uint16."""
 
 
 @with_kernel
@@ -79,7 +83,7 @@ def conv2d(
         Filter (k, c / groups, r, s), int8 for integers. A ``Filter`` made of it is reordered for the kernels once instead of at every
         call.
     bias
-        k values, int32 or float32.
+        k values, int32, float32 or a 16-bit float.
     residual
         An array of the result's shape, in ``layout``.
     stride, padding, dilation
@@ -158,6 +162,9 @@ def conv2d(
         x, same = _channels_last(x), layout in (None, "nhwc")
         if same:
             residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
+    if bias is not None and type_word(bias) in NARROW:
+        with on_stream(bias, handle_of(stream)):
+            bias = widened(bias)
     given = (x, weights, bias, residual, alphas, sums)
     numbers = (alpha, bias_scale, gamma, zero)
     if epilogue is None:

@@ -12,7 +12,7 @@ from gemmgen.kernels.calls import Operations, integer_or_number, is_plain_number
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import assigned, converted, type_word, wider_type
-from gemmgen.ops.engine import ASKED, Operator, with_kernel
+from gemmgen.ops.engine import ASKED, Operator, handle_of, with_kernel
 from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 
 OPERANDS = ("x", "bias", "bias2", "z", "z2", "f", "f2")
@@ -129,14 +129,15 @@ def _computed_widely(arrays: tuple[Any, ...], options: tuple[Any, ...], numbers:
     for name, operand in zip(OPERATOR.operands, operands, strict=True):
         if operand is not None and type_word(operand) != own:
             raise LaunchError(f"{OPERATOR.name}: {name} has elements {type_word(operand)}, need x's, {own}")
-    operands = [converted(operand, word) for operand in operands]
+    handle = handle_of(stream)
+    operands = [converted(operand, word, handle) for operand in operands]
     if out is not None and type_word(out) not in (own, word):
         return OPERATOR.call((*operands, out), options, numbers, stream)[0]
     result = OPERATOR.call((*operands, None), options, numbers, stream)[0]
     if stream is ASKED:
         return result
-    result = converted(result, own) if _keeps_type(options[0]) else result
-    return result if out is None else assigned(OPERATOR.name, out, result)
+    result = converted(result, own, handle) if _keeps_type(options[0]) else result
+    return result if out is None else assigned(OPERATOR.name, out, result, handle)
 
 
 def _keeps_type(operations: object) -> bool:

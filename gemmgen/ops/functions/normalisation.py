@@ -13,7 +13,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import integer, number
 from gemmgen.ops import torch_state
-from gemmgen.ops.arrays import contiguous, converted, is_torch, view_of
+from gemmgen.ops.arrays import contiguous, converted, is_torch, narrowed, view_of, widened
 from gemmgen.ops.engine import Operator
 from gemmgen.runtime.arrays.protocols import Array, ArrayT
 
@@ -84,9 +84,7 @@ class _Rows:
             raise LaunchError(f"{self.operation}: {name} has shape {tuple(values.shape)}, need {self.shape[-1:]}")
         kind = view_of(values, name, None).type
         if kind not in ("f32", self.kind):
-            if kind == "bf16" and not is_torch(values):
-                raise LaunchError(f"{self.operation}: {name} has elements bfloat16, need float32 or float16")
-            values = converted(values, "float32")
+            values = widened(values)
         return contiguous(values)
 
     def finished(self, y: Any) -> Any:
@@ -357,9 +355,9 @@ def _norm(operation: str, x: object, weight: object, bias: object, residual: obj
 def _with_weight(rows: _Rows, weight: Any, bias: Any) -> tuple[Any, Any]:
     """Weight and bias of one type; a bias alone has a weight of ones."""
     if bias is not None and weight is None:
-        weight = bias * 0 + 1
+        weight = narrowed(converted((bias == 0) | True, "float32"), bias)
     if bias is not None and view_of(weight, "weight", None).type != view_of(bias, "bias", None).type:
-        weight, bias = converted(weight, "float32"), converted(bias, "float32")
+        weight, bias = widened(weight), widened(bias)
     return weight, bias
 
 
@@ -475,13 +473,12 @@ def _norm_gradient(operation: str, dy: object, x: object, weight: object, eps: o
 
 def _long_gradient(operation: str, rows: _Rows, dy: object, weight: object, margin: float) -> Any:
     """The gradients where the sums over rows are operations of the arrays' library."""
-    x, down, factors = (converted(one, "float32") for one in (rows.x, dy, weight))
-    forward, word = operation.removesuffix("_gradient"), ELEMENTS[rows.kind].word
+    x, down, factors = (widened(one) for one in (rows.x, dy, weight))
+    forward = operation.removesuffix("_gradient")
     dx = _norm_gradient(operation, down * factors, x, None, margin, -1)
     normal = _norm(forward, x, None, None, None, margin, -1)
-    kind = ELEMENTS[view_of(weight, "weight", None).type].word
     sums = [(down * normal).sum(0), *([down.sum(0)] if forward == "layer_norm" else [])]
-    return (rows.finished(converted(dx, word)), *(converted(one, kind) for one in sums))
+    return (rows.finished(narrowed(dx, rows.x)), *(narrowed(one, weight) for one in sums))
 
 
 def rms_norm_gradient(

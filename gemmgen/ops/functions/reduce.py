@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, overload
 from gemmgen.core.errors import LaunchError
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import assigned, converted, empty_like, is_truth, type_word, wider_type
-from gemmgen.ops.engine import ASKED, Operator, with_kernel
+from gemmgen.ops.engine import ASKED, Operator, handle_of, with_kernel
 from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 
 WITHOUT_GRADIENTS = ("argmin", "argmax", "any", "all")
@@ -143,7 +143,9 @@ def reduce(
             raise LaunchError(f"reduce: mean_variance writes two arrays, out has {len(pair)}")
         return MOMENTS.call((x, *pair), options, (), stream)
     result = OPERATOR.call((x, out), options, (), stream)[0]
-    return converted(result, "bool") if out is None and op in EXTREMA and is_truth(x) and stream is not ASKED else result
+    if out is None and op in EXTREMA and is_truth(x) and stream is not ASKED:
+        return converted(result, "bool", handle_of(stream))
+    return result
 
 
 def _spread(x: Any, op: str, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any, batch_invariant: bool) -> Any:
@@ -168,19 +170,21 @@ def _reduced_widely(
     x: Any, op: Any, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any, batch_invariant: bool = False
 ) -> Any:
     """A reduction of elements that are converted to a wider type first; extrema are converted back to the elements' type."""
-    wide = converted(x, wider_type(x))
+    handle = handle_of(stream)
+    wide = converted(x, wider_type(x), handle)
     reduced = reduce(wide, op, axis, keepdims=keepdims, correction=correction, batch_invariant=batch_invariant, stream=stream)
     if stream is ASKED:
         return reduced
     names = list(map(_full_name, op)) if isinstance(op, list | tuple) else [op]
     results = list(reduced) if isinstance(reduced, tuple) else [reduced]
     if len(names) == len(results):
-        results = [converted(result, type_word(x)) if name in EXTREMA else result for name, result in zip(names, results, strict=True)]
+        word, pairs = type_word(x), zip(names, results, strict=True)
+        results = [converted(result, word, handle) if name in EXTREMA else result for name, result in pairs]
     if out is not None:
         given = list(out) if isinstance(reduced, tuple) else [out]
         if len(given) != len(results):
             raise LaunchError(f"reduce: {op!r} writes {len(results)} arrays, out has {len(given)}")
-        results = [assigned("reduce", one, result) for one, result in zip(given, results, strict=True)]
+        results = [assigned("reduce", one, result, handle) for one, result in zip(given, results, strict=True)]
     return tuple(results) if isinstance(reduced, tuple) else results[0]
 
 
@@ -202,7 +206,8 @@ def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, ou
         raise LaunchError(f"reduce: {' and '.join(names)} write two arrays, out has {len(pair)}")
     results = PAIR.call((x, *pair), (names, None if axis is None else _axes(axis), keepdims, 0, False), (), stream)
     if out is None and is_truth(x) and stream is not ASKED:
-        return tuple(converted(result, "bool") if name in EXTREMA else result for name, result in zip(names, results, strict=True))
+        handle = handle_of(stream)
+        return tuple(converted(result, "bool", handle) if name in EXTREMA else result for name, result in zip(names, results, strict=True))
     return results
 
 
