@@ -225,6 +225,13 @@ class FakeDriver:
     def cuStreamCreate(self, flags):
         return OK, real.CUstream(next(self.handles))
 
+    def cuStreamSynchronize(self, stream):
+        return (OK,)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        self.calls.append(("cuThreadExchangeStreamCaptureMode", mode))
+        return OK, real.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+
     def cuStreamDestroy(self, stream):
         return (OK,)
 

@@ -306,6 +306,23 @@ def test_what_another_kernel_wrote_to_workspace_is_zeroed_again(fake_driver, sum
     assert fake_driver.calls.count(("cuMemsetD8Async", 8, 7)) == 2
 
 
+def test_captured_sequences_have_zeros_of_their_own(fake_driver, summing):
+    _, found = summing
+    kernel = Kernel(dataclasses.replace(SUM, workspace_zero_bytes=Formula("8")), FAKE_BINARY)
+    sum_of_ones(fake_driver, kernel, 40, 7)
+    zeroed = fake_driver.calls.count(("cuMemsetD8Async", 8, 7))
+    fake_driver.cuStreamBeginCapture(7, None)
+    for _ in range(2):
+        sum_of_ones(fake_driver, kernel, 40, 7)
+    places = [launch[1][3] for launch in fake_driver.capturing.pop(7)[::2]]
+    assert len({*places, found[0]}) == 3
+    assert all(array_at(place, 40).tolist() == [0.0] * 40 for place in places)
+    assert fake_driver.calls.count(("cuMemsetD8Async", 8, 7)) == zeroed, "graphs set nothing to zero"
+    modes = [entry[1].name for entry in fake_driver.calls if entry[0] == "cuThreadExchangeStreamCaptureMode"]
+    assert modes == ["CU_STREAM_CAPTURE_MODE_RELAXED", "CU_STREAM_CAPTURE_MODE_GLOBAL"], "one allocation serves both"
+    fake_driver.memory.clear()
+
+
 # -- streams ---------------------------------------------------------------------------------------------------
 
 

@@ -133,6 +133,20 @@ def call(name: str, *arguments: object) -> Any:
     return check(driver, getattr(driver, name)(*arguments))
 
 
+NON_BLOCKING = 1
+"""Flag of a stream that does not wait for the default stream, nor the other way round."""
+
+
+@contextmanager
+def while_captured() -> Iterator[None]:
+    """Lets this thread allocate while streams are captured, by this thread or others."""
+    before = call("cuThreadExchangeStreamCaptureMode", bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    try:
+        yield
+    finally:
+        call("cuThreadExchangeStreamCaptureMode", before)
+
+
 def release(name: str, *arguments: object) -> None:
     """Calls a function of the driver that frees something, without a check: after a fault every call fails, and it is
     the fault that has to be reported."""

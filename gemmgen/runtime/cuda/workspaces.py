@@ -1,7 +1,8 @@
 """Workspaces that are kept: one for each stream, so that no two streams share one, grown as kernels need it.
 
 A sequence leaves those bytes zero that it needs to be zero at the start of its workspace. So a workspace remembers how many of its first
-bytes are zero, and only the others are set."""
+bytes are zero, and only the others are set. For the same reason a graph's sequence with a small workspace gets memory that was zero once,
+and stays its own: setting it again in every run would take as long as a small kernel."""
 
 from __future__ import annotations
 
@@ -10,11 +11,25 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from gemmgen.runtime.cuda.driver import CudaError, bindings, call, check, current_device, raw_functions, release
+from gemmgen.runtime.cuda.driver import (
+    NON_BLOCKING,
+    CudaError,
+    bindings,
+    call,
+    check,
+    current_device,
+    raw_functions,
+    release,
+    while_captured,
+)
 
 MAX_WORKSPACES = 64
 """Workspaces of one device; the oldest is freed for a new one beyond that."""
 GRANULARITY = 1 << 16
+GRAPH_CHUNK, LARGEST_PART, MAX_CHUNKS = 1 << 20, 1 << 16, 32
+"""Memory for the workspaces of captured sequences that is allocated at a time, what one of them gets of it at most, and such allocations
+of a device at most. It is never freed: nothing tells when a graph is gone."""
+PART_ALIGNMENT = 256
 
 Allocate = Callable[[int, int], tuple[Any, int]]
 """Allocates bytes for use on a stream: an owner, whose end frees them no earlier than the stream is done, and the address."""
@@ -74,6 +89,19 @@ def driver_allocation(ordinal: int) -> Allocate:
     return allocate
 
 
+def _zeros(size: int) -> int:
+    """Zeros in device memory, made while streams are captured: by a stream that none of them waits for."""
+    with while_captured():
+        address = int(call("cuMemAlloc", size))
+        stream = call("cuStreamCreate", NON_BLOCKING)
+        try:
+            call("cuMemsetD8Async", address, 0, size, stream)
+            call("cuStreamSynchronize", stream)
+        finally:
+            release("cuStreamDestroy", stream)
+    return address
+
+
 class Workspaces:
     """The workspaces of one device."""
 
@@ -82,6 +110,7 @@ class Workspaces:
         self._raw = raw_functions()
         self._lock = threading.Lock()
         self._by_stream: dict[int, Workspace] = {}
+        self._chunks, self._place, self._end = 0, 0, 0
         self._local = threading.local()
 
     def of(self, stream: int) -> Workspace | None:
@@ -107,6 +136,23 @@ class Workspaces:
                 if len(self._by_stream) > MAX_WORKSPACES:
                     self._drop_oldest()
         return workspace
+
+    def of_graph(self, size: int) -> int | None:
+        """The address of ``size`` bytes of zeros for a sequence that is being captured, which leaves its own zeros as it found them. None
+        for large workspaces, and when there are too many."""
+        size = -(-size // PART_ALIGNMENT) * PART_ALIGNMENT
+        if size > LARGEST_PART:
+            return None
+        with self._lock:
+            if self._end - self._place < size:
+                if self._chunks == MAX_CHUNKS:
+                    return None
+                self._place = _zeros(GRAPH_CHUNK)
+                self._end = self._place + GRAPH_CHUNK
+                self._chunks += 1
+            address = self._place
+            self._place += size
+        return address
 
     def _drop_oldest(self) -> None:
         oldest = next(iter(self._by_stream))
