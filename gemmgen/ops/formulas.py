@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,8 +12,8 @@ import pydantic
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.text import printable
 from gemmgen.kernels.calls import integer, number
+from gemmgen.kernels.epilogue.activations import unknown_operation
 from gemmgen.kernels.epilogue.expression import nearest
-from gemmgen.kernels.epilogue.functions import known_functions
 from gemmgen.kernels.epilogue.operations import Operation, Operations
 from gemmgen.kernels.epilogue.options import written_out
 from gemmgen.ops.arrays import is_truth, type_word
@@ -32,13 +31,9 @@ def parsed(operation: str, epilogue: object, argument: str = "epilogue") -> tupl
     try:
         operations = _adapter().validate_python(written_out(epilogue))
     except pydantic.ValidationError as error:
+        if unknown := unknown_operation(error):
+            raise LaunchError(f"{operation}: {argument}: {unknown}") from None
         first = error.errors(include_url=False)[0]
-        if first["type"] == "union_tag_invalid":
-            word, known = str(first["ctx"]["tag"]), re.findall(r"'([^']*)'", str(first["ctx"]["expected_tags"]))
-            hint = f"; {word} is a function of formulas" if word in known_functions() else nearest(word, known)
-            raise LaunchError(
-                f"{operation}: {argument}: no operation {printable(word, 40)!r}, need one of {', '.join(known)}{hint}"
-            ) from None
         place = ".".join(str(part) for part in first["loc"] if part != "formula")
         raise LaunchError(
             f"{operation}: {argument}{f' {printable(place, 100)}' if place else ''}: {first['msg'].removeprefix('Value error, ')}"

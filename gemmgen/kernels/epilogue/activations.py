@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, get_args
@@ -12,7 +13,8 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.core.text import printable
 from gemmgen.kernels.epilogue.expression import nearest
 from gemmgen.kernels.epilogue.extensions import operation_of
-from gemmgen.kernels.epilogue.operations import NAMED_FORMS, OPERATIONS, PRODUCT, VALUE, AnyOperation, Operation
+from gemmgen.kernels.epilogue.functions import known_functions
+from gemmgen.kernels.epilogue.operations import NAMED_FORMS, OPERATIONS, PRODUCT, VALUE, AnyOperation, Operation, known_fields
 from gemmgen.kernels.epilogue.options import written_out
 
 NAMES = frozenset(get_args(one.model_fields["op"].annotation)[0] for one in OPERATIONS) - {"formula"}
@@ -48,10 +50,22 @@ def _named(call: str, wanted: object, names: Iterable[str]) -> list[Operation]:
     try:
         return [operation(fields)]
     except pydantic.ValidationError as error:
+        if unknown := unknown_operation(error):
+            raise LaunchError(f"{call}: {unknown}") from None
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"] if part != "formula")
         said = first["msg"].removeprefix("Value error, ")
         raise LaunchError(printable(f"{call} {wanted!r}: {place + ': ' if place else ''}{said}", 1000)) from None
+
+
+def unknown_operation(error: pydantic.ValidationError) -> str:
+    """The message about an operation that there is not; nothing if the first error is another."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] != "union_tag_invalid":
+        return ""
+    word, known = str(first["ctx"]["tag"]), re.findall(r"'([^']*)'", str(first["ctx"]["expected_tags"]))
+    hint = f"; {word} is a function of formulas" if word in known_functions() else nearest(word, known)
+    return f"no operation {printable(word, 40)!r}, need one of {', '.join(known)}{hint}"
 
 
 def activations(operation: str, wanted: object, names: Iterable[str]) -> list[Operation]:
@@ -72,7 +86,8 @@ def activations(operation: str, wanted: object, names: Iterable[str]) -> list[Op
 def _fields(wanted: object) -> Mapping[str, Any] | None:
     """The fields of one operation; None if there is none of the name."""
     if isinstance(wanted, Mapping):
-        return wanted if "op" in wanted else {"op": "formula", **wanted}
+        fields: Mapping[str, Any] = known_fields(wanted) if "op" in wanted else {"op": "formula", **wanted}
+        return fields
     if not isinstance(wanted, str):
         return None
     if wanted in NAMED_FORMS:

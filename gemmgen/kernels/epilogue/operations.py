@@ -684,11 +684,11 @@ else:
 def operations_from(fields: object) -> Any:
     """The operations of a list, or of a whole epilogue that is a mapping: a formula, or one operation."""
     if isinstance(fields, Mapping):
-        return (_known(fields) if "op" in fields else {"op": "formula", **fields},)
-    return tuple(_known(one) for one in fields) if isinstance(fields, list) else fields
+        return (known_fields(fields) if "op" in fields else {"op": "formula", **fields},)
+    return tuple(known_fields(one) for one in fields) if isinstance(fields, list) else fields
 
 
-def _known(fields: object) -> Any:
+def known_fields(fields: object) -> Any:
     """The fields of an operation, written out where another package brings it."""
     word = fields.get("op") if isinstance(fields, Mapping) and set(fields) == {"op"} else None
     if not isinstance(word, str) or word in _OWN:

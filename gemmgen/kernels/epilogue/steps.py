@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -243,6 +244,10 @@ def plan_steps(
     truncated_to, inexact = 0, False
     taken: set[str] = set()
     named = [one.in_kernels() if isinstance(one, Formula) else one for one in operations]
+    formulas = [one for one in named if isinstance(one, Formula)]
+    outside = {word for one in formulas for word in (*one.inputs, *one.outputs)}
+    variables.words = frozenset(outside.union(*(one.let for one in formulas)))
+    variables.declared |= outside
     accuracies = _accuracies(named, accuracy, by_output)
     for index, operation in enumerate(named):
         where, kind = f"{place}.{index}", variables.kind
@@ -282,7 +287,20 @@ class Variables:
 
     name: str
     kind: DataType
+    words: frozenset[str] = frozenset()
+    """Names that formulas use."""
     count: int = 1
+    declared: set[str] = field(default_factory=set)
+    """Names of constants that the operations so far declare."""
+
+    def declare(self, word: str) -> str:
+        """The constant for an intermediate value: of its name, or a number behind it if an operation before has it."""
+        numbers = itertools.count(2)
+        own = word
+        while own in self.declared or (own != word and own in self.words):
+            own = f"{word}{next(numbers)}"
+        self.declared.add(own)
+        return own
 
     def next(self, kind: DataType) -> str:
         """The variable for a value of a type: the same, or a new one where the type changes."""
@@ -333,7 +351,7 @@ def _step(
             kinds[SECOND], texts[SECOND] = "f32", second
         elif any(SECOND in assignment.node.names for assignment in operation.assignments):
             raise FormulaError(f"{SECOND}, a second product", "need dual: true in the spec of a GEMM")
-    writer = Writer(texts=texts | {VALUE: source}, convert=convert)
+    writer = Writer(texts=texts | {VALUE: source}, taken=variables.declared, convert=convert)
     assignments: list[tuple[str, Typed]] = []
     stores: list[Store] = []
     for assignment in operation.assignments:
@@ -350,8 +368,10 @@ def _step(
             stores.append(_store(operation.further_outputs[assignment.target], assignment.target, tree, writer, space))
             writer.lines += stores[-1].lines
         else:
-            writer.assign(assignment.target, tree, f"const {ELEMENTS[tree.kind].c_type} ")
-            kinds[assignment.target] = tree.kind
+            own = variables.declare(assignment.target)
+            writer.assign(own, tree, f"const {ELEMENTS[tree.kind].c_type} ")
+            kinds[assignment.target], texts[assignment.target] = tree.kind, own
+            writer.texts = texts | {VALUE: source}
         assignments.append((assignment.target, tree))
     return Step(
         operation,

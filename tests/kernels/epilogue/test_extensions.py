@@ -11,7 +11,7 @@ import pytest
 
 import gemmgen
 from gemmgen import ops, symbols
-from gemmgen.core.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError, LaunchError
 from gemmgen.kernels.epilogue import extensions
 
 MODULE = """
@@ -72,6 +72,13 @@ def test_a_function_or_formula_is_an_operation() -> None:
     plan = gemmgen.plan({"kind": "gemm", "mainloop": naive, "epilogue": [{"op": "biased"}, {"op": "squared_relu"}]})
     assert "bias" in {argument.name for argument in plan.sequence.arguments}
     assert "bias[column]" in gemmgen.render(plan).text
+
+
+def test_an_operation_of_another_package_is_an_activation() -> None:
+    got = ops.matmul(A, B, activation=[{"op": "squared_relu"}, {"op": "clamp", "high": 9.0}, "squared_relu"], backend="emulator")
+    np.testing.assert_array_equal(got, np.minimum(np.maximum(A @ B, 0) ** 2, 9) ** 2)
+    with pytest.raises(LaunchError, match="no operation 'squared_rel', need one of"):
+        ops.matmul(A, B, activation={"op": "squared_rel"}, backend="emulator")
 
 
 @pytest.mark.parametrize(

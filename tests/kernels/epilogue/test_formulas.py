@@ -211,6 +211,14 @@ def test_values_on_the_way_may_have_the_name_of_a_result(kind: str) -> None:
     assert verified({**fields, FIELDS.get(kind, "epilogue"): formula}) == []
 
 
+@pytest.mark.parametrize("kind", ["naive", "reduction", "elements", "elementwise", "cpu_gemm"])
+def test_formulas_of_a_list_may_use_the_same_names(kind: str) -> None:
+    listed = [{"op": "formula", "let": {"z": f"square(max(value, {low}))", "z2": "z + 1"}, "value": "z2 - z / 2"} for low in (0, 1)]
+    fields = {"kind": "gemm", **STRATEGIES[kind]} if kind in STRATEGIES else FAMILIES[kind]
+    both = {"prologue": listed, "epilogue": listed} if fields["kind"] == "reduction" else {FIELDS.get(kind, "epilogue"): listed}
+    assert verified({**fields, **both}) == []
+
+
 def test_the_first_formula_of_the_page_is_right() -> None:
     page = (Path(__file__).parents[3] / "docs" / "epilogues.md").read_text()
     (formula,) = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "preactivation" in block)
