@@ -372,8 +372,8 @@ class WarpgroupLoop(WarpgroupInstruction):
     """Groups that have the same rows, and every other part of k."""
     products: int = 1
     """Products of one tile of A by as many matrices, whose sums a thread holds side by side."""
-    copies_ahead: int = 0
-    """Stages of gathered rows of A that the producer's threads have under way while they start the next."""
+    gathers: bool = False
+    """True if the producer's threads copy gathered rows of A."""
     scale_bytes: int = 0
     """Shared memory of the block scales of a block of k."""
     scale_blocks: int = 1
@@ -516,7 +516,7 @@ class WarpgroupLoop(WarpgroupInstruction):
     @property
     def copied_by_threads(self) -> bool:
         """True if threads copy tiles, which the tensor cores see behind a fence."""
-        return False
+        return self.gathers
 
     @property
     def arrivals(self) -> int:

@@ -86,9 +86,11 @@ def test_rows_that_go_nowhere_count_in_no_largest_value(spec: dict[str, Any]) ->
             (INSIDE_A, "gathered >= 0"),
         ),
         (WGMMA, MOVED, "primes", ("row < work.end ? gather[row] : -1", "row < work.end ? row : -1")),
-        (WGMMA, MOVED, "primes", ("copy_async_wait<kCopiesAhead>();", "copy_async_wait<kCopiesAhead + 1>();")),
+        (WGMMA, MOVED, "primes", ("mbarrier_arrive_with_copies(full", "mbarrier_arrive(full")),
+        (WGMMA, MOVED, "primes", ("fence_async_proxy();  // threads have copied", "// threads have copied")),
+        (WGMMA, MOVED, "fewer rows than those of groups", ("static_cast<unsigned>(target) < static_cast<unsigned>(rows_c)", "target >= 0")),
     ],
-    ids=["no-counts", "counts-beyond", "stores-beyond", "reads-beyond", "not-gathered", "announced-early"],
+    ids=["no-counts", "counts-beyond", "stores-beyond", "reads-beyond", "not-gathered", "announced-early", "not-seen", "stores-anywhere"],
 )
 def test_planted_mistakes_are_found(spec: dict[str, Any], grouping: dict[str, Any], case: str, planted: tuple[str, str]) -> None:
     assert not verified({**spec, "grouping": grouping}, (case,), planted).passed

@@ -24,7 +24,7 @@ from gemmgen.kernels.gemm.wgmma.reasons import (
     shape_reasons,
     wgmma_reasons,
 )
-from gemmgen.kernels.gemm.wgmma.scaled import scale_blocks, scale_bytes, scale_steps
+from gemmgen.kernels.gemm.wgmma.scaled import few_columns, scale_blocks, scale_bytes, scale_steps
 from gemmgen.kernels.math.warpgroup import (
     BLOCK_ROWS,
     INSTRUCTION_BYTES,
@@ -48,9 +48,8 @@ CONSUMER_REGISTERS = {2: 232, 3: 160}
 sum does not exceed an SM's registers."""
 MOVING_REGISTERS = {2: (56, 224), 3: (56, 152)}
 """Registers for groups whose producer's threads copy gathered rows of A, of which each knows several, or bring block scales."""
-COPIES_AHEAD = 2
-"""Stages of gathered rows, at most, that are under way while the next are started: two fewer than there are, since consumers give a stage
-back once they have the next."""
+SCALE_REGISTERS = 80, 208
+"""The same for a producer that brings block scales to two groups with few columns: it has those of twice as many steps under way."""
 PLANES_REGISTERS = 24, 240
 """Registers of producer and consumers for two groups with compensated sums."""
 
@@ -137,11 +136,12 @@ def warpgroup_loop(
         scale_steps=scale_steps(spec, mainloop),
         product_sets=mainloop.product_sets,
         sparse=sparse,
-        copies_ahead=min(COPIES_AHEAD, mainloop.stages - 2) if spec.grouping.gathered else 0,
+        gathers=spec.grouping.gathered,
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]
         shares = MOVING_REGISTERS[mainloop.consumers] if spec.grouping.gathered or spec.scales.given else shares
+        shares = SCALE_REGISTERS if spec.scales.given and not spec.grouping.gathered and few_columns(mainloop) else shares
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         turned = spec.order == "column_major"

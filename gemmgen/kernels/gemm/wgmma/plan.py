@@ -24,7 +24,7 @@ from gemmgen.kernels.gemm.wgmma.reasons import constant_reasons, stored_reasons
 from gemmgen.kernels.gemm.wgmma.scaled import StagedScales, scaled_product, scaled_reasons, staged_scales
 from gemmgen.kernels.gemm.wgmma.sequence import wgmma_sequence
 from gemmgen.kernels.gemm.wgmma.sparse import kept_values, metadata_matrix, sparse_reasons
-from gemmgen.kernels.math.warpgroup import WarpgroupLoop
+from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, WARPGROUP, WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
@@ -149,6 +149,14 @@ class WgmmaPlan(TensorPlan):
     def finishes_at_once(self) -> bool:
         """True if functions of the epilogue wait for no memory, so that the compiler may move them before the release of a stage."""
         return any(step.instructions > 1 for step in self.epilogue) and not self.column_vectors and not self.loop.residual
+
+    @property
+    def targets_ahead(self) -> bool:
+        """True if threads read the rows of C that their vectors of results go to before the products."""
+        if not self.scattered or self.loop.staging is None:
+            return False
+        vectors = self.matrix_c.vectors_in(self.loop.staging.columns)
+        return bool(WARPGROUP % vectors == 0 and WARPGROUP // vectors <= BLOCK_ROWS)
 
     @property
     def reads_next_chunk(self) -> bool:
