@@ -33,6 +33,47 @@ CODE_SHIFT = {"f32": 0, "tf32": 13, "bf16": 16, "f16": 16, "e4m3": 16, "e5m2": 1
 """The power of two that a code is multiplied by to give its residue."""
 
 
+class CodeTable:
+    """Codes of 16 bits by the numbers that they stand for: open addressing by hashes of the numbers."""
+
+    def __init__(self, numbers: Array, count: int) -> None:
+        """The number of each code, and how many codes will be noted at most."""
+        self.numbers = numbers
+        self._mask = (1 << (4 * count).bit_length()) - 1
+        self._slots = np.zeros(self._mask + 1, np.uint16)
+        """0: a free slot."""
+
+    def note(self, codes: Array) -> None:
+        """Enters codes whose numbers have been set."""
+        slots = self._slot_of(self.numbers[codes])
+        while len(codes):
+            free = self._slots[slots] == 0
+            self._slots[slots[free]] = codes[free]
+            left = self._slots[slots] != codes
+            codes, slots = codes[left], (slots[left] + 1) & self._mask
+
+    def find(self, wanted: Array) -> Array:
+        """Codes of numbers; 0 for those without one."""
+        slots = self._slot_of(wanted)
+        found = self._slots[slots]
+        open_ones = np.flatnonzero((self.numbers[found] != wanted) & (found != 0))
+        while len(open_ones):
+            slots[open_ones] = (slots[open_ones] + 1) & self._mask
+            found[open_ones] = self._slots[slots[open_ones]]
+            here = found[open_ones]
+            open_ones = open_ones[(self.numbers[here] != wanted[open_ones]) & (here != 0)]
+        return found
+
+    def _slot_of(self, values: Array) -> Array:
+        slots: Array = ((values.astype(np.uint64) * _GOLDEN) >> np.uint64(40)).astype(np.int64) & self._mask
+        return slots
+
+
+def _distinct(values: Array) -> Array:
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])]
+
+
 class Interned:
     """The numbers of one run that 16 bits hold: each code is the index of a residue, and no two codes have the same one.
 
@@ -60,10 +101,8 @@ class Interned:
         self._free = np.zeros(_CODES, np.bool_)
         """Codes that have neither been given to a residue nor read."""
         self._free[self.codes[self.pool :]] = True
-        self._mask = (1 << (4 * len(self.codes)).bit_length()) - 1
-        self._slots = np.zeros(self._mask + 1, np.uint16)
-        """Codes by hashes of their residues; 0: a free slot."""
-        self._note(self.codes[: self.pool])
+        self._table = CodeTable(self.residues, len(self.codes))
+        self._table.note(self.codes[: self.pool])
 
     def draw(self, shape: tuple[int, ...]) -> Array:
         """Codes of elements."""
@@ -76,46 +115,22 @@ class Interned:
         drawn: Array = chosen.reshape(shape)
         return drawn
 
-    def _note(self, codes: Array) -> None:
-        slots = self._slot_of(self.residues[codes])
-        while len(codes):
-            free = self._slots[slots] == 0
-            self._slots[slots[free]] = codes[free]
-            left = self._slots[slots] != codes
-            codes, slots = codes[left], (slots[left] + 1) & self._mask
-
-    def _slot_of(self, values: Array) -> Array:
-        slots: Array = ((values.astype(np.uint64) * _GOLDEN) >> np.uint64(40)).astype(np.int64) & self._mask
-        return slots
-
-    def _find(self, wanted: Array) -> Array:
-        """Codes of residues; 0 for residues without one."""
-        slots = self._slot_of(wanted)
-        found = self._slots[slots]
-        open_ones = np.flatnonzero((self.residues[found] != wanted) & (found != 0))
-        while len(open_ones):
-            slots[open_ones] = (slots[open_ones] + 1) & self._mask
-            found[open_ones] = self._slots[slots[open_ones]]
-            here = found[open_ones]
-            open_ones = open_ones[(self.residues[here] != wanted[open_ones]) & (here != 0)]
-        return found
-
     def narrowed(self, value: object) -> Array:
         """The codes of residues. Raises OverflowError if there are too few codes."""
         every = words(canonical(value))
         wanted = every.reshape(-1)
-        found = self._find(wanted)
-        new = np.sort(wanted[(found == 0) & (wanted != 0)])
+        found = self._table.find(wanted)
+        new = wanted[(found == 0) & (wanted != 0)]
         if len(new):
-            fresh = new[np.append(True, new[1:] != new[:-1])]
+            fresh = _distinct(new)
             if self._next + len(fresh) > len(self.codes):
                 raise OverflowError(f"a run rounds more than {len(self.codes) - self.pool} different numbers to 16 bits")
             codes = self.codes[self._next : self._next + len(fresh)]
             self._next += len(fresh)
             self._free[codes] = False
             self.residues[codes] = fresh
-            self._note(codes)
-            found = self._find(wanted)
+            self._table.note(codes)
+            found = self._table.find(wanted)
         return found.reshape(every.shape)
 
     def read(self, patterns: Array) -> Array:
@@ -322,6 +337,42 @@ def _short(values: Array) -> tuple[Array, int] | None:
     return (codes.astype(np.float64), 16) if codes.max(initial=0) < 1 << 16 else None
 
 
+class Pairs:
+    """The pairs of one run that words of 16 bits stand for: two results that are rounded to 8 bits each and stored side by side. Each pair
+    has another code, so that rounding loses nothing. No byte of a code is 128, which saturation on a scale of 128ths changes."""
+
+    MOST = 255 * 255 - 1
+    """Different pairs that there can be."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        every = np.arange(1, _CODES, dtype=np.uint16)
+        self._codes = rng.permutation(every[(every & 0xFF != 0x80) & (every >> 8 != 0x80)])
+        self._numbers = np.full(_CODES, np.iinfo(np.uint64).max)
+        self._table = CodeTable(self._numbers, len(self._codes))
+        self._next = 0
+
+    def codes(self, first: object, second: object) -> Array:
+        """The codes of pairs of residues as uint32. Raises OverflowError if there are too few codes."""
+        both = (canonical(first) << _SHIFT) | canonical(second)
+        wanted = both.reshape(-1)
+        found = self._table.find(wanted)
+        new = wanted[found == 0]
+        if len(new):
+            fresh = _distinct(new)
+            if self._next + len(fresh) > self.MOST:
+                raise OverflowError(f"a run stores more than {self.MOST} different pairs of bytes")
+            codes = self._codes[self._next : self._next + len(fresh)]
+            self._next += len(fresh)
+            self._numbers[codes] = fresh
+            self._table.note(codes)
+            found = self._table.find(wanted)
+        return found.reshape(both.shape).astype(np.uint32)
+
+
+pairs: ContextVar[Pairs | None] = ContextVar("pairs", default=None)
+"""The pairs of the present run; None: each result of 8 bits is a hash by itself."""
+
+
 # -- hashes --------------------------------------------------------------------------------------------------------
 
 
@@ -332,15 +383,27 @@ def _mixed(value: Array) -> Array:
     return result
 
 
+_ODD, _OTHER_ODD = np.uint64(0x2C1B3C6D), np.uint64(0x297A2D39)
+
+
+def _permuted(value: Array) -> Array:
+    """A permutation of the numbers below 2^31."""
+    value = value & _MODULUS
+    value = (value ^ (value >> np.uint64(15))) * _ODD & _MODULUS
+    value = (value ^ (value >> np.uint64(14))) * _OTHER_ODD & _MODULUS
+    result: Array = value ^ (value >> np.uint64(16))
+    return result
+
+
 @lru_cache(maxsize=256)
 def _name_of(key: str) -> Array:
     return np.full(1, zlib.crc32(key.encode()), np.uint64)
 
 
 @lru_cache(maxsize=1024)
-def _mixed_number(value: int, key: str) -> Array:
+def _permuted_number(value: int, key: str) -> Array:
     """The term of a number, such as the literal of a maximum."""
-    return _mixed(np.full(1, value, np.uint64) * _GOLDEN + _name_of(key))
+    return _permuted(np.full(1, value, np.uint64) + _name_of(key))
 
 
 def narrowed(value: object, bits: int) -> Array:
@@ -352,15 +415,16 @@ def narrowed(value: object, bits: int) -> Array:
 
 
 def opaque(key: str, arguments: Sequence[object], *, commutes: bool = False) -> Array:
-    """A function without algebraic meaning: a hash of its name and its arguments."""
+    """A function without algebraic meaning: a hash of its name and its arguments. Of each argument, with the others as they are, it is a
+    permutation: two results that differ in one argument are never equal (but for 0 and the modulus, which are the same residue)."""
     name = _name_of(key)
     parts = [canonical(argument) for argument in arguments]
     if commutes:
-        terms = [_mixed(part * _GOLDEN + name) if part.size > 1 else _mixed_number(int(part.flat[0]), key) for part in parts]
-        return words(_mixed(sum(terms[1:], start=terms[0]) * _SECOND))
+        terms = [_permuted(part + name) if part.size > 1 else _permuted_number(int(part.flat[0]), key) for part in parts]
+        return words(_permuted(sum(terms[1:], start=terms[0])))
     hashed: Array = name
     for part in parts:
-        hashed = _mixed(part * _GOLDEN + hashed * _SECOND)
+        hashed = _permuted(part + hashed * _ODD)
     return words(hashed)
 
 

@@ -112,7 +112,7 @@ def words_taken_apart(program: Program) -> str:
     sources = _Sources(program)
     for inst in instructions_of(program):
         into_tensor_memory = inst.opcode == "tcgen05" and inst.modifiers[0] in ("st", "cp", "shift")
-        if inst.opcode == "wmma" or into_tensor_memory or (inst.opcode in _PRODUCTS and (inst.has("sp") or inst.has("satfinite"))):
+        if inst.opcode == "wmma" or into_tensor_memory or (inst.opcode in _PRODUCTS and inst.has("sp")):
             return inst.text.strip()
         traced = [register.name for operand in _factors(inst) for register in registers_of(operand)]
         if traced:

@@ -23,6 +23,7 @@ from gemmgen.emulator import NoFieldMeaning, residues
 from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.data_flow import ProgramFlow, flow_of
 from gemmgen.emulator.data_loads import DataLoads
+from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.residue_words import WORD_BYTES, Words, whole_words
 from gemmgen.emulator.whole_words import multiplies_on_tensor_cores, sums_only_move, words_taken_apart
 from gemmgen.kernels import family, has_part, part
@@ -255,8 +256,9 @@ def miss_bits_of_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, ca
     if types:
         fits = set(types.values()) == {"tf32"} and _elements_of(plan, names, case) <= residues.LongCodes.MOST
         return _bits_of_random_residues(plan, oracle, case) if fits and all(array.type in _KEPT for array in others) else 0.0
-    integers = [array for array in others if array.type == "s32" and not array.reads]
-    if not names or any(array.type not in (*_KEPT, "s64") for array in others if array not in integers):
+    paired = _names_in_pairs(plan, oracle)
+    known = [array for array in others if (array.type == "s32" and (paired or not array.reads)) or array.name in paired]
+    if not names or any(array.type not in (*_KEPT, "s64") for array in others if array not in known):
         return 0.0
     if any(word_axis(array, case) is None for array in arrays if array.name in names):
         return 0.0
@@ -267,6 +269,13 @@ def miss_bits_of_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, ca
         return 0.0
     if any(array.type == "s8" for array in arrays) and not all(sums_only_move(program) for program in programs):
         return 0.0
+    if paired:
+        packings = [packing_of(program) for program in programs]
+        results = sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) for array in arrays if array.name in paired)
+        if not any(each.words for each in packings) or any(each.taken_apart for each in packings) or results > 2 * residues.Pairs.MOST:
+            return 0.0
+        if any(word_axis(array, case) is None for array in arrays if array.name in paired):
+            return 0.0
     return _bits_of_random_residues(plan, oracle, case)
 
 
@@ -280,6 +289,11 @@ def _bits_of_random_residues(plan: KernelPlan, oracle: FieldOracle, case: Case) 
 
 def _names_in_words(plan: KernelPlan, oracle: FieldOracle) -> tuple[str, ...]:
     names: tuple[str, ...] = getattr(oracle, "in_words", lambda plan: ())(plan)
+    return names
+
+
+def _names_in_pairs(plan: KernelPlan, oracle: FieldOracle) -> tuple[str, ...]:
+    names: tuple[str, ...] = getattr(oracle, "in_pairs", lambda plan: ())(plan)
     return names
 
 
@@ -323,15 +337,19 @@ def _run(
     most = residues.POISONED - 1
     # Instances also round sums of rows and columns beyond the result's, which they do not store.
     results = max(most - pool, min(_ROUNDED * (most - pool) + _ROUNDED_MORE, most - elements))
-    token = residues.interned.set(residues.Interned(rng, elements, results) if way != "numbers" else None)
+    kept = way != "numbers" and any(array.type in _KEPT and array.type != "f32" for array in plan.sequence.arrays)
+    token = residues.interned.set(residues.Interned(rng, elements, results) if kept else None)
     names = _names_in_words(plan, reference.oracle) if way == "words" else ()
     of_words = whole_words.set(Words(rng, _elements_of(plan, names, case) // WORD_BYTES) if names else None)
+    paired = way == "words" and bool(_names_in_pairs(plan, reference.oracle))
+    of_pairs = residues.pairs.set(residues.Pairs(rng) if paired else None)
     of_tf32 = residues.long_codes.set(residues.LongCodes(rng) if way == "words" and reference.types else None)
     try:
         return _run_on(plan, binary, reference, case, seed, rng)
     finally:
         residues.interned.reset(token)
         whole_words.reset(of_words)
+        residues.pairs.reset(of_pairs)
         residues.long_codes.reset(of_tf32)
 
 
@@ -407,6 +425,8 @@ def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: 
         piece.fill(np.zeros(shape))
     elif name in ("offsets", "metadata") or type_name in ("s64", "bool"):
         piece.fill(oracle_of(plan.spec.kind).fill(plan, case, name, shape, own))
+    elif type_name == "s32" and residues.pairs.get() is not None:
+        piece.fill(rng.integers(0, residues.MODULUS, shape))
     elif type_name in ("s32", "u32"):
         piece.fill(rng.integers(-(1 << 20) if type_name == "s32" else 0, 1 << 20, shape))
     elif (drawn := whole_words.get()) is not None and ELEMENTS[type_name].bytes == 1:
@@ -453,7 +473,7 @@ class Reference:
         self.plan, self.oracle = plan, oracle
         self.types = dict(oracle.types(plan))
         self.in_words = plan.spec.kind != "conv2d"
-        self._plain: tuple[KernelPlan, Binary] | None = None
+        self._plain: dict[bool, tuple[KernelPlan, Binary]] = {}
         self._flows: list[ProgramFlow] = []
 
     def flows_of(self, binary: Binary) -> list[ProgramFlow]:
@@ -473,7 +493,9 @@ class Reference:
         own = {array.name: self.types.get(array.name, array.type) for array in self.plan.sequence.arrays}
         given = {name: values if own[name] in _PLAIN else _residues_of(own[name], values) for name, values in arrays.items()}
         if (drawn := whole_words.get()) is not None:
-            given |= self._of_words(drawn, case, arrays)
+            of_words = self._of_words(drawn, case, arrays)
+            given |= of_words
+            arrays = {**arrays, **of_words}
         if product is not None:
             given["product"] = product
         words = {name: int(np.asarray(value, np.float32).view(np.uint32)) for name, value in scalars.items()}
@@ -505,10 +527,11 @@ class Reference:
         given: Mapping[str, npt.NDArray[Any]],
         scalars: Mapping[str, Any],
     ) -> dict[str, npt.NDArray[Any]]:
-        if self._plain is None:
+        in_pairs = residues.pairs.get() is not None
+        if in_pairs not in self._plain:
             planned = plan_of(self.oracle.reference_spec(self.plan), self.plan.architecture)
-            self._plain = planned, compile_plan(planned)
-        reference, binary = self._plain
+            self._plain[in_pairs] = planned, compile_plan(planned)
+        reference, binary = self._plain[in_pairs]
         of_kind = family(reference.spec.kind)
         sizes = problem.sizes
         if not problem.whole:

@@ -381,6 +381,28 @@ def test_slips_in_kernels_of_8_bits_are_caught(old, new):
     assert report.outcome == "wrong"
 
 
+@pytest.mark.parametrize("name", ["conv2d/wgmma/int8_k64/64x32", "conv2d/mma_sync/pointwise/stride2"])
+def test_convolutions_of_integers_take_one_run_of_each_problem(name):
+    report = verify_field(plan_of(name))
+    assert report.outcome == "passed" and report.runs == 2
+    assert report.miss_bits > WANTED_BITS
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("0x0040), 0x5410)", "0x0040), 0x5401)"),
+        ("fmaf(values[i], 128.0f", "fmaf(values[i == 3 && threadIdx.x == 5 ? 2 : i], 128.0f"),
+        ("packed - (packed >> 7 & 0x01010101u)", "packed - (packed >> 6 & 0x01010101u)"),
+    ],
+)
+def test_slips_where_results_are_packed_are_caught(old, new):
+    text = source_of("conv2d/wgmma/int8_k64/64x32")
+    assert text.count(old) == 1
+    report = verify_field(plan_of("conv2d/wgmma/int8_k64/64x32"), compiled("conv2d/wgmma/int8_k64/64x32", text.replace(old, new)))
+    assert report.outcome == "wrong"
+
+
 def test_bounds_of_integers_count_their_collisions():
     plan = gemmgen.plan(shipped_specs()["conv2d/mma_sync/int8/pixels_128x64x64"])
     assert miss_bits_of_run(plan, part("conv2d", "field")) < 6

@@ -15,9 +15,10 @@ from gemmgen.emulator import residues
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.data_flow import tests_infinity
 from gemmgen.emulator.errors import NoFieldMeaning
-from gemmgen.emulator.instructions.bits import shift
+from gemmgen.emulator.instructions.bits import constant_permutation, prmt, shift
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.operation import Operation
+from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.ptx.syntax import Instruction, Negated, Pair
 
 _FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2")
@@ -133,6 +134,29 @@ def shift_left(inst: Instruction, binder: Binder) -> Operation:
         return shift(inst, binder)
     target = binder.target(inst, inst.operands[0], "b32")
     return _on_residues(binder, [target], lambda *values: residues.opaque("shl", values), _sources(inst, binder))
+
+
+@instruction("prmt", table="field")
+def pack(inst: Instruction, binder: Binder) -> Operation:
+    """Bytes chosen from a pair of words. A word of four results stands for these in full, where the run has codes for pairs of them."""
+    packing = packing_of(binder.program)
+    registers = packing.words.get(id(inst))
+    if registers is None and id(inst) not in packing.parts:
+        return prmt(inst, binder)
+    plain = constant_permutation(packing.selectors[id(inst)])
+    target = binder.target(inst, inst.operands[0], "b32")
+    results = [binder.source(inst, register, "b32") for register in registers or ()]
+
+    def compute(a: Source, b: Source, *values: Source) -> Source:
+        known = residues.pairs.get()
+        if known is None:
+            return plain(a, b)
+        if not values:
+            return a
+        first, second, third, fourth = (residues.read(value) for value in values)
+        return known.codes(first, second) | known.codes(third, fourth) << np.uint32(16)
+
+    return binder.gathered([target], compute, [*(binder.source(inst, operand, "b32") for operand in inst.operands[1:3]), *results])
 
 
 # -- comparisons ---------------------------------------------------------------------------------------------------

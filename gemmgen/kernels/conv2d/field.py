@@ -66,7 +66,7 @@ def _finishing_spec(plan: FinishingPlan) -> dict[str, Any]:
         "beta": "one",
         "bias": "f32",
         "input": {"type": plan.spec.input.type, "layout": "nhwc"},
-        "output": {"type": "f32" if plan.unit else plan.spec.output.type, "layout": "nhwc"},
+        "output": {"type": "f32" if plan.unit or residues.pairs.get() is not None else plan.spec.output.type, "layout": "nhwc"},
         "convolution": {"groups": "argument"},
         "store": "direct",
         "label": "field_finishing",
@@ -156,19 +156,27 @@ def _finishing(
         z = _nhwc(to_nchw(arrays["z"], spec.output.layout))[..., : sizes["k"]].reshape(-1)
         given["z"] = residues.of_integers(z) if plan.unit else z
 
-    def arrange(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.asarray(from_nchw(values.reshape(shape).transpose(0, 3, 1, 2), spec.output.layout))
+    known = residues.pairs.get()
 
+    def arrange(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        arranged = np.asarray(from_nchw(values.reshape(shape).transpose(0, 3, 1, 2), spec.output.layout))
+        return arranged if known is None else _paired_bytes(known, arranged, plan.unit)
+
+    stored = _unit_bytes if plan.unit else None
+    if known is not None:
+        stored = _units if plan.unit else _bounded
     pixel = {"n": 1, "c": 1, "h": 1, "w": 1, "k": count, "r": 1, "s": 1, "p": 1, "q": 1, "groups": 1}
     pixel |= {f"{name}_{axis}": int(name != "padding") for name in ("stride", "padding", "dilation") for axis in "hw"}
-    return FieldPart(pixel, {}, given, arrange=arrange, stored=_unit_bytes if plan.unit else None, whole=True)
+    return FieldPart(pixel, {}, given, arrange=arrange, stored=stored, whole=True)
 
 
 _WORDS = {"s8": np.int8, "u8": np.uint8, "f16": np.uint16, "bf16": np.uint16}
 
 
 def _residues(values: npt.NDArray[Any], type_name: str) -> npt.NDArray[np.uint64]:
-    """Elements as canonical residues."""
+    """Elements as canonical residues, if they are not residues already, of elements that are parts of words."""
+    if values.dtype == np.uint32:
+        return residues.canonical(values).reshape(values.shape)
     if type_name in ("s8", "u8"):
         return residues.of_integers(values).astype(np.uint64).reshape(values.shape)
     return residues.canonical(residues.of_codes(np.ascontiguousarray(values).view(np.uint16), type_name)).reshape(values.shape)
@@ -193,12 +201,36 @@ def _sums(images: npt.NDArray[np.uint64], filters: npt.NDArray[np.uint64], sizes
     return product.transpose(1, 0, 2).reshape(n, p, q, channels)
 
 
-def _unit_bytes(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Results as int8 where they are bounded on a scale of 128ths, before they are rounded (``templates/conv2d/output.cu.j2``)."""
+_LARGE = 1.5 * 2**23
+"""The number that is added to write an integer into the lowest bits of a sum."""
+
+
+def _units(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Results that are bounded on a scale of 128ths, before the lowest byte is taken (``templates/conv2d/output.cu.j2``)."""
     scaled = residues.multiplied(results, residues.of_float(1 / 128))
     units = residues.opaque("saturated", [scaled]).reshape(results.shape)
-    low = residues.canonical(residues.multiplied(units, np.uint64(128)) + np.uint64(residues.of_float(1.5 * 2**23))) & np.uint64(0xFF)
+    return residues.canonical(residues.multiplied(units, np.uint64(128)) + np.uint64(residues.of_float(_LARGE)))
+
+
+def _bounded(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Results between -128 and 127, before the lowest byte is taken."""
+    above = residues.opaque("max.f32", [results, residues.of_float(-128.0)], commutes=True)
+    inside = residues.opaque("min.f32", [above, residues.of_float(127.0)], commutes=True).reshape(results.shape)
+    return residues.canonical(inside.astype(np.uint64) + np.uint64(residues.of_float(_LARGE)))
+
+
+def _unit_bytes(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Results as int8 on a scale of 128ths."""
+    low = _units(results) & np.uint64(0xFF)
     return (low - (low >> np.uint64(7))).astype(np.uint8).view(np.int8).astype(np.int64)
+
+
+def _paired_bytes(known: residues.Pairs, results: npt.NDArray[Any], unit: bool) -> npt.NDArray[Any]:
+    """Results before their lowest bytes are taken as int8, two neighbours by one code."""
+    codes = known.codes(results[..., 0::2], results[..., 1::2])
+    if unit:
+        codes = codes - (codes >> np.uint32(7) & np.uint32(0x0101))
+    return np.ascontiguousarray(codes.astype(np.uint16)).view(np.int8).astype(np.int64)
 
 
 def _nhwc(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -214,6 +246,18 @@ def derived(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[An
     filters = restore_filter(arrays["filter"], plan.filter_order)
     filters = filters if filters.ndim == 4 else nchw32_to_nchw(filters)
     return {"tap_sums": tap_sums(filters)[..., : arrays["tap_sums"].shape[-1]]}
+
+
+def in_words(plan: FinishingPlan) -> tuple[str, ...]:
+    """The factors, where they are int8, and results are rounded sums of their products."""
+    alone = {"x", "filter", "y", "alpha", "bias", "workspace"} >= {array.name for array in plan.sequence.arrays}
+    plain = _sums_in_numpy(plan) and plan.spec.input.type == "s8" and plan.filter_order not in WITH_ZEROS
+    return ("x", "filter") if alone and plain else ()
+
+
+def in_pairs(plan: FinishingPlan) -> tuple[str, ...]:
+    """Results of 8 bits, which are packed into words."""
+    return ("y",) if in_words(plan) and plan.spec.output.type == "s8" else ()
 
 
 def unclaimed(plan: FinishingPlan) -> tuple[str, ...]:
