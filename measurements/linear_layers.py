@@ -3,7 +3,8 @@
     python -m measurements.linear_layers --seed 1        on a machine with an H100 or H200, and torch
 
 Few rows, in bfloat16, widths drawn by the seed. Weights rotate among enough sets to exceed the L2, as those of a model do. Results are
-compared with float32 first. Writes linear_layers.json and .md beside this file.
+compared with float32 first. Kernels that only read the same bytes, layer by layer, show how much of the time is the memory's. Writes
+linear_layers.json and .md beside this file.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from gemmgen import ops
 from gemmgen.core.files import write_atomically
 from gemmgen.perf.contestants import median_seconds
+from measurements.weight_reads import EARLY, OVERLAPPED, fastest, reads
 
 HERE = Path(__file__).resolve().parent
 WIDTHS = (2560, 3072, 4096, 5120, 6144, 7168, 8192, 9216, 11008, 12288, 14336)
@@ -65,8 +67,16 @@ def measure(torch: Any, rows: int, widths: tuple[int, ...]) -> dict[str, Any]:
         if not difference <= AGREEMENT:
             return {"rows": rows, "widths": widths, "note": f"{name} differs by {difference:.3g}: not timed"}
     calls = {name: (lambda index, name=name: run(name, index)) for name in outs}
-    times = median_seconds(torch, calls, sets=sets, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
-    return {"rows": rows, "widths": widths, **{name: seconds * 1e6 for name, seconds in times.items()}}
+    inputs = [x, *outs["torch"]]
+    layers = [reads(torch, [[one[layer]] for one in weights], inputs[layer], outs["plain"][layer], "sm_90a") for layer in range(len(pairs))]
+    reading = {
+        name: (lambda index, name=name: [layer[name](index) for layer in layers])
+        for name in layers[0]
+        if name.split()[0] in (EARLY, OVERLAPPED)
+    }
+    times = median_seconds(torch, calls | reading, sets=sets, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
+    found = {name: times[name] for name in calls} | fastest({name: times[name] for name in reading})
+    return {"rows": rows, "widths": widths, **{name: seconds * 1e6 for name, seconds in found.items()}}
 
 
 def report(data: dict[str, Any]) -> str:
@@ -77,28 +87,35 @@ def report(data: dict[str, Any]) -> str:
         "",
         f"{data['device']}, {data['date']}, torch {data['torch']}, seed {data['seed']}. bfloat16; device time of the three",
         "layers by graph replay, all ways in turns, weights rotated beyond the L2. *Constant*: `ops.matmul(x, ops.Constant(w))`;",
-        "*plain*: without `Constant`.",
+        "*plain*: without `Constant`. *Read*: kernels that only read the same bytes (`measurements/weight_reads.py`); *early*, the next",
+        "one begins once all weights of this one were read, *overlapped*, it reads its weights at once. No product is faster than the",
+        "latter, so torch's time over it is the most that there is to gain.",
         "`python -m measurements.linear_layers` makes this file.",
         "",
-        "| rows | chains | torch / constant, mean | least | plain / constant, mean | least |",
-        "|---:|---:|---:|---:|---:|---:|",
+        "| rows | chains | torch / constant, mean | least | plain / constant, mean | least | torch / read early, mean | least |"
+        " torch / read overlapped, mean | least |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for rows in ROWS:
         found = [row for row in timed if row["rows"] == rows]
         if found:
             cells = []
-            for peer in ("torch", "plain"):
-                ratios = [row[peer] / row["constant"] for row in found]
+            for peer, own in (("torch", "constant"), ("plain", "constant"), ("torch", EARLY), ("torch", OVERLAPPED)):
+                ratios = [row[peer] / row[own] for row in found]
                 cells += [f"{statistics.geometric_mean(ratios):.3f}", f"{min(ratios):.3f}"]
             lines.append(f"| {rows} | {len(found)} | {' | '.join(cells)} |")
-    lines += ["", "| rows | widths | constant, µs | plain, µs | torch, µs | torch / constant |", "|---:|---|---:|---:|---:|---:|"]
+    lines += [
+        "",
+        "| rows | widths | constant, µs | plain, µs | torch, µs | read early, µs | overlapped, µs | torch / constant |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|",
+    ]
     for row in data["rows"]:
         widths = " → ".join(map(str, row["widths"]))
         if "torch" in row:
-            cells = " | ".join(f"{row[name]:.1f}" for name in ("constant", "plain", "torch"))
+            cells = " | ".join(f"{row[name]:.1f}" for name in ("constant", "plain", "torch", EARLY, OVERLAPPED))
             lines.append(f"| {row['rows']} | {widths} | {cells} | {row['torch'] / row['constant']:.3f} |")
         else:
-            lines.append(f"| {row['rows']} | {widths} | {row['note']} | | | |")
+            lines.append(f"| {row['rows']} | {widths} | {row['note']} | | | | | |")
     return "\n".join(lines) + "\n"
 
 

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 TYPES = ("bf16", "f16", *BYTE_FLOATS, "s8")
 """Types of factors whose kernels are points."""
+SAME_POINTS = {"f16": "bf16", "e5m2": "e4m3"}
+"""Types whose kernels have the numbers of others."""
 GROUPS = ((64, 1, False), (128, 1, False), (128, 2, False), (192, 3, False), (256, 2, False), (64, 2, True), (128, 2, True))
 """Rows of a tile, groups that multiply, and whether these work on separate tiles alternately."""
 COLUMNS = tuple(range(8, 257, 8))
@@ -336,6 +338,9 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
     """The points for matrices stored in a way: in ping-pong, with clusters that divide k, and the others."""
     import numpy as np
 
+    alike = replace(storage, type=SAME_POINTS.get(storage.type, storage.type), result=SAME_POINTS.get(storage.result, storage.result))
+    if alike != storage:
+        return tuple(replace(lattice, storage=storage) for lattice in lattices(alike, architecture))
     size = ELEMENTS[storage.type].bytes
     depths = (BLOCK_K * size,) if storage.scales.given else DEPTH_BYTES
     usable = []
@@ -391,20 +396,26 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             legal &= (extent / blocks if along_k else tile_k) <= MAX_BOX
         if storage.joined:
             legal &= tile_n / 2 % ((8 if storage.b_along_k else SPAN_BYTES // size) * cluster_m) == 0
+        if not legal.any():
+            continue
+        columns = (tile_m, tile_n, tile_k, depth, consumers, cluster_m, cluster_n, cluster_k, resident, instruction_n, product_sets)
+        tile_m, tile_n, tile_k, depth, consumers, cluster_m, cluster_n, cluster_k, resident, instruction_n, product_sets = (
+            column[legal] for column in columns
+        )
+        threads, blocks_m = threads[legal], blocks_m[legal]
         # Shared memory: as many stages as fit beside the results that groups collect.
         codes, place = np.unique((tile_n * MAX_BLOCKS + blocks_m) * MAX_BLOCKS + cluster_k, return_inverse=True)
         collections = [
             _collection(storage, code // MAX_BLOCKS**2, code // MAX_BLOCKS % MAX_BLOCKS, code % MAX_BLOCKS) for code in map(int, codes)
         ]
         staged, collected, boxes, fits = np.array(collections, float)[place].T
-        legal &= fits > 0
         fixed = staged * consumers + (cluster_k - 1) * tile_m * tile_n * FLOAT_BYTES // collected
         fixed += BARRIER_BYTES * (np.where(ping_pong, consumers, 0) + consumers * boxes)
         stage = (tile_m + tile_n / _part(storage, tile_n)) * depth + 2 * BARRIER_BYTES
         stage += staged_bytes(storage.scales, tile_m, tile_n) * np.maximum(1, tile_k // BLOCK_K)
         room = architecture.shared_bytes_per_sm // resident - architecture.reserved_shared_bytes_per_block
         stages = np.minimum(MAX_STAGES, (np.minimum(room, architecture.shared_bytes_per_block) - fixed) // stage)
-        legal &= stages >= MIN_STAGES
+        legal = (fits > 0) & (stages >= MIN_STAGES)
         columns_of = {
             "tile_m": tile_m,
             "tile_n": tile_n,
