@@ -1,0 +1,295 @@
+"""Kernels in the styles of other people: each is proved, and none is with a mistake in it, most of which few sizes show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("z3")
+
+from gemmgen.cli.proof_files import ForeignKernel, read_foreign
+from gemmgen.proof.prover import KernelProof, prove_sequence
+
+SECONDS = 30.0
+PIECES = ("n % 64 == 0", "n <= 2000000000")
+COPIES = """
+__device__ void copy(float* to, const float* from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+__device__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Pending> __device__ void wait() { asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory"); }
+"""
+
+
+@dataclass(frozen=True)
+class Style:
+    """A kernel, the properties that are proved of it, and its mistakes: the text that changes, the new one, the property that is lost."""
+
+    body: str
+    proved: str
+    mistakes: tuple[tuple[str, str, str], ...]
+    parameters: str = "const float* x, float* y, int n"
+    arrays: tuple[str, ...] = ("x=in f32[n]", "y=out f32[n]")
+    grid: str = "ceil_div(n, 64)"
+    block: tuple[int, ...] = (64,)
+    expects: tuple[str, ...] = ()
+    shared: str = "0"
+    before: str = ""
+
+    def read(self, folder: Path, old: str = "", new: str = "") -> ForeignKernel:
+        body = f'{self.before}\nextern "C" __global__ void kernel({self.parameters})\n{{\n{self.body}\n}}\n'
+        assert body.count(old) == 1 or not old
+        file = folder / "kernel.cu"
+        file.write_text(body.replace(old, new) if old else body)
+        architecture = "sm_80" if self.before is COPIES else None
+        return read_foreign(
+            file,
+            entry_name=None,
+            architecture=architecture,
+            block=self.block,
+            grid=self.grid,
+            arrays=self.arrays,
+            expects=self.expects,
+            shared=self.shared,
+            seconds=SECONDS,
+        )
+
+
+FIVE = "memory races once progress initialised"
+ALL = f"{FIVE} complete"
+STYLES = {
+    "four stages of copies": Style(
+        """
+    __shared__ float s[4][64];
+    const int t = threadIdx.x, turns = n / 64;
+    #pragma unroll
+    for (int p = 0; p < 3; ++p) {
+        if (p < turns) copy(&s[p][t], x + p * 64 + t);
+        end_group();
+    }
+    #pragma unroll 1
+    for (int j = 0; j < turns; ++j) {
+        wait<2>(); __syncthreads();
+        y[j * 64 + t] = s[j % 4][63 - t];
+        if (j + 3 < turns) copy(&s[(j + 3) % 4][t], x + (j + 3) * 64 + t);
+        end_group(); // of a turn
+    }
+""",
+        FIVE,
+        (
+            ("wait<2>", "wait<3>", "races"),
+            ("wait<2>();", "if (j < turns - 1) wait<2>();", "races"),
+            ("wait<2>();", "if (j < 1 << 20) wait<2>();", "races"),
+            ("wait<2>(); __syncthreads();", "__syncthreads(); wait<2>();", "races"),
+            ("end_group(); // of a turn", "if (j + 3 < turns) end_group();", "races"),
+            ("[(j + 3) % 4]", "[(j + 2) % 4]", "races"),
+            ("if (p < turns)", "if (p + 1 < turns)", "initialised"),
+        ),
+        grid="1",
+        expects=PIECES,
+        before=COPIES,
+    ),
+    "two groups of copies in a turn": Style(
+        """
+    __shared__ float s[2][64];
+    const int t = threadIdx.x, turns = n / 64;
+    #pragma unroll 1
+    for (int j = 0; j < turns; ++j) {
+        copy(&s[0][t], x + j * 64 + t); end_group();
+        copy(&s[1][t], x + (turns - 1 - j) * 64 + t); end_group(); // the second
+        wait<1>(); __syncthreads();
+        const float a = s[0][63 - t];
+        wait<0>(); __syncthreads();
+        y[j * 64 + t] = a + s[1][63 - t];
+        __syncthreads(); // before the next turn
+    }
+""",
+        FIVE,
+        (
+            ("wait<1>", "wait<2>", "races"),
+            ("wait<0>(); __syncthreads();", "wait<0>();", "races"),
+            ("wait<0>();", "", "races"),
+            ("__syncthreads(); // before", "// before", "races"),
+            ("end_group(); // the second", "// the second", "races"),
+        ),
+        grid="1",
+        expects=PIECES,
+        before=COPIES,
+    ),
+    "a ring that counts to three": Style(
+        """
+    __shared__ float s[3][64];
+    const int t = threadIdx.x;
+    int slot = 0;
+    #pragma unroll 1
+    for (int j = 0; j < n / 64; ++j) {
+        s[slot][t] = x[j * 64 + t];
+        __syncthreads();
+        y[j * 64 + t] = s[slot][63 - t];
+        slot = slot == 2 ? 0 : slot + 1;
+    }
+""",
+        FIVE,
+        (
+            ("slot == 2", "slot == 3", "memory"),
+            ("slot == 2", "slot == (j > 40 ? 0 : 2)", "races"),
+            ("slot == 2 ? 0", "slot == 2 ? 2", "races"),
+            ("__syncthreads();", "if (n % 4096) __syncthreads();", "races"),
+        ),
+        grid="1",
+        expects=PIECES,
+    ),
+    "two types in one dynamic array": Style(
+        """
+    extern __shared__ __align__(8) unsigned char bytes[];
+    double* a = (double*)bytes;
+    float* b = (float*)(bytes + 512);
+    const int t = threadIdx.x;
+    a[t] = t;
+    b[t] = t;
+    __syncthreads();
+    if (t < n) y[t] = a[63 - t] + b[63 - t];
+""",
+        FIVE,
+        (
+            ("bytes + 512", "bytes + 508", "races"),
+            ("bytes + 512", "bytes + 516", "memory"),
+            ("bytes + 512", "bytes + 510", "memory"),
+            ("a[t] = t;", "a[t & ~(n >> 20)] = t;", "races"),
+        ),
+        grid="1",
+        shared="768",
+    ),
+    "sizes of 64 bits": Style(
+        "for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < (size_t)n; i += (size_t)gridDim.x * blockDim.x) y[i] = x[i];",
+        ALL,
+        (
+            ("i < (size_t)n", "i <= (size_t)n", "memory"),
+            ("y[i]", "y[(unsigned short)i]", "once"),
+            ("gridDim.x * blockDim.x", "(gridDim.x + 1) * blockDim.x", "complete"),
+            ("gridDim.x * blockDim.x", "gridDim.x * 63", "once"),
+        ),
+        grid="min(ceil_div(n, 64), 128)",
+    ),
+    "blocks of 48 threads": Style(
+        "const unsigned i = blockIdx.x * 48 + threadIdx.x; if (i < (unsigned)n) y[i] = x[i];",
+        ALL,
+        (("i < (unsigned)n", "(int)i < n", "memory"), ("* 48", "* 47", "once"), ("* 48", "* 49", "complete")),
+        grid="ceil_div(n, 48)",
+        block=(48,),
+    ),
+    "digits of an index": Style(
+        "const int i = blockIdx.x * 64 + threadIdx.x; if (i < n) { const int q = i / w, r = i % w; y[q * w + r] = x[q * w + r]; }",
+        ALL,
+        (
+            ("y[q * w + r]", "y[q * w + r / 2]", "once"),
+            ("y[q * w + r]", "y[q * (w - 1) + r]", "once"),
+            ("= x[q * w + r]", "= x[q * w + r + (r >> 24)]", "memory"),
+        ),
+        parameters="const float* x, float* y, int n, int w",
+        expects=("w >= 1", "n <= 1000000000"),
+    ),
+    "a vector that turns around": Style(
+        "const int i = blockIdx.x * 64 + threadIdx.x; if (i < n / 2) { float u = x[i], v = x[n - 1 - i]; x[i] = v; x[n - 1 - i] = u; }",
+        FIVE,
+        (
+            ("n / 2", "(n + 1) / 2", "once"),
+            ("x[n - 1 - i] = u", "x[n - 2 - i] = u", "once"),
+            ("i < n / 2", "i < n / 2 + n % 2 * 2", "memory"),
+        ),
+        parameters="float* x, int n",
+        arrays=("x=inout f32[n]",),
+    ),
+    "indices from memory": Style(
+        "const int i = blockIdx.x * 64 + threadIdx.x; if (i < n) { const int j = p[i]; y[i] = j >= 0 && j < n ? x[j] : 0; }",
+        ALL,
+        (
+            ("j >= 0 && j < n", "j < n", "memory"),
+            ("j >= 0 && j < n", "abs(j) < n", "memory"),
+            ("j < n", "(unsigned)j <= (unsigned)n", "memory"),
+        ),
+        parameters="const int* p, const float* x, float* y, int n",
+        arrays=("p=in s32[n]", "x=in f32[n]", "y=out f32[n]"),
+    ),
+    "rows of matrices by ldmatrix": Style(
+        """
+    __shared__ __align__(16) unsigned short s[8][8];
+    const int t = threadIdx.x;
+    s[t / 8][t % 8] = t;
+    __syncthreads();
+    unsigned v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(v) : "r"((unsigned)__cvta_generic_to_shared(&s[threadIdx.x % 8][0])));
+    if (t < n) y[t] = v;
+""",
+        FIVE,
+        (
+            ("threadIdx.x % 8", "threadIdx.x % 9", "memory"),
+            ("% 8][0]", "% 8][4]", "memory"),
+            ("s[8][8]", "s[8][9]", "memory"),
+            ("__syncthreads();", "__syncwarp();", "races"),
+        ),
+        grid="1",
+    ),
+    "a flag that one thread sets": Style(
+        """
+    __shared__ int flag;
+    const int i = blockIdx.x * 64 + threadIdx.x;
+    if (threadIdx.x == 0) flag = x[0] > 0;
+    __syncthreads();
+    if (flag) __syncthreads();
+    if (i < n) y[i] = 1;
+""",
+        ALL,
+        (
+            ("> 0;\n    __syncthreads();", "> 0;\n    __syncwarp();", "progress"),
+            ("if (flag) __syncthreads();", "if (flag + threadIdx.x > 20) __syncthreads();", "progress"),
+            ("if (flag) __syncthreads();", "if (flag) { __syncthreads(); flag = 0; }", "races"),
+            ("if (flag) __syncthreads();", "if (x[i % n] > 0) __syncthreads();", "progress"),
+        ),
+        expects=("n >= 1",),
+    ),
+    "an element for each thread of a cube": Style(
+        """
+    __shared__ float s[4][4][4];
+    const int a = threadIdx.x, b = threadIdx.y, c = threadIdx.z, i = blockIdx.x * 64 + (c * 4 + b) * 4 + a;
+    s[c][b][a] = i < n ? x[i] : 0;
+    __syncthreads();
+    if (i < n) y[i] = s[3 - c][b][3 - a];
+""",
+        ALL,
+        (
+            ("s[c][b][a] =", "s[c & 1][b][a] =", "races"),
+            ("3 - a]", "4 - a]", "memory"),
+            ("(c * 4 + b) * 4 + a;", "(b * 4 + c) * 4 + b;", "once"),
+            ("__syncthreads();", "if (n > 5) __syncthreads();", "races"),
+        ),
+        block=(4, 4, 4),
+    ),
+    "a table of constants": Style(
+        "const int i = blockIdx.x * 64 + threadIdx.x; if (i < n) y[i] = x[i] * table[i & 15];",
+        ALL,
+        (("i & 15", "i % 17", "memory"), ("i & 15", "(i + n) & 16", "memory"), ("i & 15", "n >> 26", "memory")),
+        before="__constant__ float table[16] = {1, 2, 3, 4};",
+    ),
+}
+MISTAKES = [(name, number) for name, style in STYLES.items() for number in range(len(style.mistakes))]
+
+
+def proof_of(kernel: ForeignKernel) -> KernelProof:
+    return prove_sequence(kernel.sequence, kernel.code.ptx, SECONDS)[0]
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_a_kernel_in_another_style_is_proved(name: str, tmp_path: Path) -> None:
+    proof = proof_of(STYLES[name].read(tmp_path))
+    assert set(STYLES[name].proved.split()) <= set(proof.proved), [each.reasons for each in proof.properties]
+
+
+@pytest.mark.parametrize(("name", "number"), MISTAKES)
+def test_a_mistake_in_another_style_is_not_proved(name: str, number: int, tmp_path: Path) -> None:
+    old, new, lost = STYLES[name].mistakes[number]
+    assert lost not in proof_of(STYLES[name].read(tmp_path, old, new)).proved
