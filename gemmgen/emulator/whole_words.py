@@ -109,7 +109,7 @@ def multiplies_on_tensor_cores(program: Program) -> bool:
 @of_program
 def words_taken_apart(program: Program) -> str:
     """The first instruction that may take words of elements apart before a tensor core multiplies them; empty if there is none."""
-    sources = _Sources(program)
+    sources, added = _Sources(program), added_sums(program)
     for inst in instructions_of(program):
         into_tensor_memory = inst.opcode == "tcgen05" and inst.modifiers[0] in ("st", "cp", "shift")
         if inst.opcode == "wmma" or into_tensor_memory or (inst.opcode in _PRODUCTS and inst.has("sp")):
@@ -128,25 +128,70 @@ def words_taken_apart(program: Program) -> str:
             if data and _bytes_of(inst) < _WORD:
                 return inst.text.strip()
             data = [each for each in data if not _loads_words(each)]
-            data += [load for each in others if not _computes(each) for load in sources.loads_before(each)]
+            others = [each for each in others if not _computes(each) and id(each) not in added]
+            data += [load for each in others for load in sources.loads_before(each)]
             if any(not _is_of_parameters(each) for each in data):
                 return inst.text.strip()
     return ""
 
 
 @of_program
+def added_sums(program: Program) -> frozenset[int]:
+    """Additions of int32, by identity, of sums of products: of results of tensor cores, words from memory, and such additions."""
+    sources, roots = _Sources(program), _sums_of(program)
+    if not roots:
+        return frozenset()
+    found = {
+        id(inst): inst
+        for inst, tainted in flow_of(program).spread_from(roots)
+        if inst.opcode == "add" and inst.modifiers in (("s32",), ("u32",)) and tainted.any_of(source_registers(inst))
+    }
+    # A sum that a loop adds to is one of its own operands.
+    while others := [known for known, inst in found.items() if not _adds_sums(inst, sources, roots | found.keys())]:
+        for known in others:
+            del found[known]
+    return frozenset(found)
+
+
+def _adds_sums(inst: Instruction, sources: _Sources, sums: set[int]) -> bool:
+    """True if both operands hold sums or words from memory alone."""
+    for operand in inst.operands[1:]:
+        if not isinstance(operand, Register):
+            return False
+        loads, others = sources.behind([operand.name])
+        known = all(_loads_words(load) and load.opcode != "ldmatrix" and not _is_of_parameters(load) for load in loads)
+        if not known or any(id(other) not in sums for other in others):
+            return False
+    return True
+
+
+def _sums_of(program: Program) -> set[int]:
+    """Where sums of products begin: products of tensor cores; in a program without these, words from memory."""
+    products = {id(inst) for inst in instructions_of(program) if inst.opcode in _PRODUCTS}
+    return products or {id(inst) for inst in instructions_of(program) if inst.opcode == "ld" and not _is_of_parameters(inst)}
+
+
+@of_program
 def sums_only_move(program: Program) -> bool:
-    """True if a program has tensor cores, and adds to their results by tensor cores alone and else only moves them in whole words, until
-    they are converted to float32."""
-    roots = {id(inst) for inst in instructions_of(program) if inst.opcode in _PRODUCTS}
+    """True if a program adds to sums of products by tensor cores, or adds such sums, and else only moves them in whole words, until they
+    are numbers of float32."""
+    roots, added = _sums_of(program), added_sums(program)
     if not roots:
         return False
-    converted = {id(inst) for inst in instructions_of(program) if inst.opcode == "cvt" and inst.types == ("f32", "s32")}
-    for inst, tainted in flow_of(program).spread_from(roots, converted):
-        reads = [register.name for operand in inst.operands for register in registers_of(operand)]
-        if inst.opcode in _PRODUCTS or id(inst) in converted or not tainted.any_of(reads) or _moves_words(inst):
+    numbers = {id(inst) for inst in instructions_of(program) if _is_number(inst)}
+    for inst, tainted in flow_of(program).spread_from(roots, numbers):
+        reads = [register.name for operand in inst.operands[bool(written_by(inst)) :] for register in registers_of(operand)]
+        known = inst.opcode in _PRODUCTS or id(inst) in numbers or id(inst) in added or _moves_words(inst)
+        if known or not tainted.any_of(reads):
             continue
         values = [operand for operand in inst.operands[1:] if isinstance(operand, Register | Vector)]
         if inst.opcode != "st" or _bytes_of(inst) < _WORD or not values:
             return False
     return True
+
+
+def _is_number(inst: Instruction) -> bool:
+    """True for conversions of int32 to float32, and for arithmetic on float32, which reads the bits of a sum as those of a number."""
+    return (inst.opcode == "cvt" and inst.types == ("f32", "s32")) or (
+        inst.opcode not in _PRODUCTS and inst.types == ("f32",) and _computes(inst)
+    )

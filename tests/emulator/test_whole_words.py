@@ -8,7 +8,7 @@ import pytest
 from gemmgen.emulator import NoFieldMeaning
 from gemmgen.emulator.program import link
 from gemmgen.emulator.residue_words import Words, require_whole, whole_words
-from gemmgen.emulator.whole_words import sums_only_move, words_taken_apart
+from gemmgen.emulator.whole_words import added_sums, sums_only_move, words_taken_apart
 
 HEAD = """
 .version 8.4
@@ -108,3 +108,29 @@ def test_copies_within_a_word_are_refused() -> None:
             require_whole(2, 8)
     finally:
         whole_words.reset(token)
+
+
+REST = "  add.s32 %r12, %r11, %r9;\n  st.global.u32 [%rd1 + 64], %r12;\n"
+
+
+@pytest.mark.parametrize(
+    ("partial", "count"),
+    [
+        ("ld.shared.u32 %r9, [tile];", 1),
+        ("ld.shared.u32 %r8, [tile];\n  add.s32 %r9, %r8, %r13;", 2),
+        ("ld.shared.u8 %r9, [tile];", 0),
+        ("ld.param.u32 %r9, [a];", 0),
+        ("mul.lo.s32 %r9, %r11, %r12;", 0),
+    ],
+)
+def test_sums_of_products_are_added(partial: str, count: int) -> None:
+    program = link(HEAD + PRODUCT + f"  {partial}\n{REST}  ret;\n}}\n", "k")
+    assert len(added_sums(program)) == count
+    assert sums_only_move(program) == (count > 0)
+
+
+def test_a_program_that_only_adds_partial_sums_moves_them() -> None:
+    loop = "again:\n  ld.global.u32 %r9, [%rd1 + 32];\n  add.s32 %r12, %r12, %r9;\n  bra again;\n"
+    store = "  st.global.u32 [%rd1 + 64], %r12;\n"
+    assert sums_only_move(link(HEAD + loop + store + "  ret;\n}\n", "k"))
+    assert not sums_only_move(link(HEAD + loop + "  shl.b32 %r12, %r12, 1;\n" + store + "  ret;\n}\n", "k"))

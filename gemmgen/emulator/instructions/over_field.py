@@ -16,10 +16,13 @@ from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.data_flow import tests_infinity
 from gemmgen.emulator.errors import NoFieldMeaning
 from gemmgen.emulator.instructions.bits import constant_permutation, prmt, shift
+from gemmgen.emulator.instructions.integer import add_sub
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.ptx.syntax import Instruction, Negated, Pair
+from gemmgen.emulator.residue_words import whole_words
+from gemmgen.emulator.whole_words import added_sums
 
 _FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2")
 _PAIRS_OF_BYTES = ("e4m3x2", "e5m2x2")
@@ -134,6 +137,23 @@ def shift_left(inst: Instruction, binder: Binder) -> Operation:
         return shift(inst, binder)
     target = binder.target(inst, inst.operands[0], "b32")
     return _on_residues(binder, [target], lambda *values: residues.opaque("shl", values), _sources(inst, binder))
+
+
+@instruction("add", when=lambda inst: inst.modifiers in (("s32",), ("u32",)), table="field")
+def add_integers(inst: Instruction, binder: Binder) -> Operation:
+    """Sums of products are added as residues, where elements of 8 bits are parts of words; all other integers as integers."""
+    if id(inst) not in added_sums(binder.program):
+        return add_sub(inst, binder)
+    target = binder.target(inst, inst.operands[0], "b32")
+
+    def compute(a: Source, b: Source) -> Source:
+        if whole_words.get() is None:
+            return a + b
+        if (np.maximum(a, b) > residues.MODULUS).any():
+            raise NoFieldMeaning("a negative integer is added to a sum of products", instruction=inst)
+        return _words(a.astype(np.uint64) + b)
+
+    return binder.gathered([target], compute, _sources(inst, binder))
 
 
 @instruction("prmt", table="field")

@@ -15,10 +15,12 @@ import numpy.typing as npt
 from gemmgen.emulator import residues
 from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.layouts import WITH_ZEROS, nchw32_to_nchw, plain_filters, reorder_filter, restore_filter, tap_sums
-from gemmgen.kernels.conv2d.oracle import each_case
+from gemmgen.kernels.conv2d.oracle import bordered_tiles, each_case
+from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.reference import from_nchw, to_nchw
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import DirectMainloop
+from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Case, FieldPart
 
 _KEPT = ("kind", "zero_point", "bias", "residual", "alpha", "beta", "gamma", "activation", "epilogue")
@@ -74,8 +76,13 @@ def _finishing_spec(plan: FinishingPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: FinishingPlan) -> list[Case]:
-    """A filter of 3 x 3 with a border, where the instance takes one, and several tiles or strips of which the last is cut; else the
-    problem with most pixels. Problems without a result, as of an image that is smaller than an instance's filter, would show nothing."""
+    """A problem of several tiles of which the last is cut, with a border. Instances without such tiles have a filter of 3 x 3 with a
+    border, where they take one, and several strips of which the last is cut; else the problem with most pixels. Problems without a
+    result, as of an image that is smaller than an instance's filter, would show nothing."""
+    if isinstance(plan, Conv2dPlan | WarpgroupPlan):
+        tiles = list(bordered_tiles(plan))
+        if tiles:
+            return [next((case for case in tiles if _elements(plan, case) < residues.POISONED), tiles[-1])]
     cases: dict[str, Case] = {}
     for case in (case for case in each_case(plan) if case.dimensions["p"] * case.dimensions["q"] > 0):
         cases.setdefault(case.name, case)
@@ -84,6 +91,12 @@ def field_cases(plan: FinishingPlan) -> list[Case]:
     most = max(cases, key=lambda name: math.prod(cases[name].dimensions[extent] for extent in "npq"))
     found = [next(name for name in (*names, most) if name in cases) for names in (_BORDERED, _CUT)]
     return [cases[name] for name in dict.fromkeys(found)]
+
+
+def _elements(plan: FinishingPlan, case: Case) -> int:
+    """Elements of 16 bits."""
+    arrays = [array for array in plan.sequence.arrays if array.role != "workspace" and residues.CODE_BITS.get(array.type) == 16]
+    return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) for array in arrays)
 
 
 def excluded(plan: FinishingPlan) -> str:

@@ -79,6 +79,19 @@ def each_case(plan: FinishingPlan) -> Iterator[Case]:
     yield from add("filter larger than the padded image", {"n": 1, "c": 32, "h": 2, "w": 2, "k": 32, "r": 3, "s": 3})
 
 
+def bordered_tiles(plan: Conv2dPlan | WarpgroupPlan) -> Iterator[Case]:
+    """Images of 7 x 7 with a border that are more than one tile of pixels, the last of them cut, with fewer and fewer filters; none for an
+    instance that can have no such problem."""
+    tiled = isinstance(plan, WarpgroupPlan)
+    pixels, c = (plan.loop.tile_pixels, plan.loop.tile_k) if tiled else (plan.pixel_tile.rows, CHANNELS * plan.planes)
+    image = {"c": c, "h": 7, "w": 7, "r": 3, "s": 3, "padding": 1}
+    one = _fitted(plan, {**image, "n": 1, "k": 32}, fixed_parameters(plan.spec))
+    for k in (96, 64, 32) if one is not None and one["p"] * one["q"] else ():
+        problem = _fitted(plan, {**image, "n": pixels // (one["p"] * one["q"]) + 1, "k": k}, fixed_parameters(plan.spec))
+        if problem is not None and problem["n"] * problem["p"] * problem["q"] > pixels:
+            yield _case(plan, "several tiles with a border", problem, _usual_data(plan))
+
+
 def _usual_data(plan: FinishingPlan) -> Any:
     return "extremes" if plan.spec.input.type in ("s8", "u8") else "reals"
 
