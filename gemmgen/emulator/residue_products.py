@@ -65,8 +65,11 @@ def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Arra
     if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS):
         total = _sums_of_halves(drawn.of_factors(a), drawn.of_whole_factors(b))
         return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
-    kept = residues.long_codes if types[0] == "tf32" else residues.interned
-    if kept.get() is not None and residues.CODE_BITS[types[0]] >= 16:
+    if (kept := residues.interned.get()) is not None and {residues.CODE_BITS.get(each) for each in types} == {16}:
+        high, low = kept.halves
+        total = _sums_of_halves((high.take(a), low.take(a)), kept.factors.take(b))
+        return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
+    if types[0] == "tf32" and residues.long_codes.get() is not None:
         own = (residues.of_codes(matrix, type_name) for matrix, type_name in zip((a, b), types, strict=True))
         total = _long_products(*own)
         return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total

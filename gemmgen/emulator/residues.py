@@ -103,6 +103,9 @@ class Interned:
         self._free[self.codes[self.pool :]] = True
         self._table = CodeTable(self.residues, len(self.codes))
         self._table.note(self.codes[: self.pool])
+        self.factors = self.residues.astype(np.float64)
+        """The residue of each code as float64, and its upper and lower 16 bits."""
+        self.halves = tuple([part.astype(np.float64) for part in _halved(self.residues)])
 
     def draw(self, shape: tuple[int, ...]) -> Array:
         """Codes of elements."""
@@ -128,7 +131,9 @@ class Interned:
             codes = self.codes[self._next : self._next + len(fresh)]
             self._next += len(fresh)
             self._free[codes] = False
-            self.residues[codes] = fresh
+            self.residues[codes] = self.factors[codes] = fresh
+            for table, part in zip(self.halves, _halved(fresh), strict=True):
+                table[codes] = part
             self._table.note(codes)
             found = self._table.find(wanted)
         return found.reshape(every.shape)
@@ -151,6 +156,10 @@ class Interned:
             self.codes = np.concatenate([self.codes[: self._next], left[self._free[left]]])
         found: Array = self.residues[codes]
         return found
+
+
+def _halved(values: Array) -> tuple[Array, Array]:
+    return values >> np.uint32(16), values & _LOWER_HALF
 
 
 _CODES = 1 << 16
@@ -275,7 +284,7 @@ def of_integers(value: object) -> Array:
 def of_codes(codes: Array, type_name: str) -> Array:
     """Elements of a storage type, given by their bits, as uint64 residues (not canonical)."""
     if (own := interned.get()) is not None and CODE_BITS[type_name] == 16:
-        return own.of_codes(codes).astype(np.uint64)
+        return own.residues[codes].astype(np.uint64)
     if type_name == "tf32" and (drawn := long_codes.get()) is not None:
         elements: Array = drawn.residues[codes >> np.uint32(13)].astype(np.uint64)
         return elements

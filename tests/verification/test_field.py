@@ -382,9 +382,9 @@ def test_slips_in_kernels_of_8_bits_are_caught(old, new):
 
 
 @pytest.mark.parametrize("name", ["conv2d/wgmma/int8_k64/64x32", "conv2d/mma_sync/pointwise/stride2"])
-def test_convolutions_of_integers_take_one_run_of_each_problem(name):
+def test_convolutions_of_integers_take_one_run(name):
     report = verify_field(plan_of(name))
-    assert report.outcome == "passed" and report.runs == 2
+    assert report.outcome == "passed" and report.runs == 1
     assert report.miss_bits > WANTED_BITS
 
 

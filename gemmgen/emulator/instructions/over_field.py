@@ -68,16 +68,27 @@ def without_meaning(inst: Instruction, binder: Binder) -> Operation:
     raise NoFieldMeaning(f"{'.'.join((inst.opcode, *inst.modifiers))} has no meaning over a finite field", instruction=inst)
 
 
+_NONE = np.zeros(0, np.uint32)
+
+
 def _difference(a: Source, b: Source) -> Source:
     return _words(np.asarray(a, np.uint64) + (np.uint64(residues.MODULUS) - residues.canonical(b)))
 
 
+def _product(a: Source, b: Source, c: Source = _NONE) -> Source:
+    # Factors and addends are below 2^32, so sums stay below 2^64.
+    total = np.array(a, np.uint64, ndmin=1) * np.asarray(b, np.uint64)
+    if c is not _NONE:
+        total += np.asarray(c, np.uint64)
+    return residues.words(residues.folded(total))
+
+
 _RING: dict[str, Callable[..., Source]] = {
-    "add": lambda a, b: _words(np.asarray(a, np.uint64) + np.asarray(b, np.uint64)),
+    "add": lambda a, b: residues.words(residues.folded(np.array(a, np.uint64, ndmin=1) + np.asarray(b, np.uint64))),
     "sub": _difference,
-    "mul": lambda a, b: _words(residues.multiplied(a, b)),
-    "fma": lambda a, b, c: _words(residues.multiplied(a, b) + np.asarray(c, np.uint64)),
-    "mad": lambda a, b, c: _words(residues.multiplied(a, b) + np.asarray(c, np.uint64)),
+    "mul": _product,
+    "fma": _product,
+    "mad": _product,
     "neg": lambda a: _difference(np.uint64(0), a),
 }
 
