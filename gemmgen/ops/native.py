@@ -118,13 +118,11 @@ class NativeCall:
 
     def _run(self, values: list[object]) -> None:
         function = self.served.function
-        if function(*values) != 0:
-            raise MemoryError(NO_MEMORY)
-        for _ in range(1, self._batch):
-            for index, step in self._moving:
-                values[index] += step
+        for _ in range(self._batch):
             if function(*values) != 0:
                 raise MemoryError(NO_MEMORY)
+            for index, step in self._moving:
+                values[index] += step
 
 
 def native_plan(request: Request) -> CpuGemmPlan | None:

@@ -359,3 +359,9 @@ def test_vectors_and_few_rows_are_right(a_order: Literal["C", "F"], b_order: Lit
 )
 def test_every_shape_has_a_class(sizes: tuple[int, int, int], shape: str) -> None:
     assert host_tuning.class_of(*sizes) == shape
+
+
+def test_an_empty_batch_writes_nothing() -> None:
+    around = np.zeros(64, np.float32)
+    ops.matmul(np.ones((0, 3, 4), np.float32), np.ones((0, 4, 5), np.float32), out=around[8:8].reshape(0, 3, 5), bias=1.0)
+    assert not around.any()

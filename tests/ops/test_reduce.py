@@ -133,3 +133,10 @@ def test_invariant_rows_may_begin_anywhere(op: str) -> None:
         whole = ops.reduce(x, op, 1, batch_invariant=True)
         np.testing.assert_allclose(whole, getattr(np, op)(x, 1), rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(ops.reduce(x[1:], op, 1, batch_invariant=True), whole[1:])
+
+
+@pytest.mark.parametrize("word", ["int32", "int64"])
+def test_means_and_norms_of_integers_that_64_bits_do_not_sum(word: str) -> None:
+    x = np.full(6, np.iinfo(word).min, word)
+    assert ops.reduce(x, "mean") == float(x[0])
+    np.testing.assert_allclose(ops.reduce(x, "l2_norm"), np.linalg.norm(x.astype(np.float64)), rtol=1e-12)

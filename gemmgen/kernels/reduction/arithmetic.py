@@ -479,7 +479,9 @@ def _accumulator(spec: ReductionSpec, stored: DataType, reasons: list[Reason]) -
         return chosen
     if held in FLOATS or spec.operation in EXTREMA or spec.operation in TRUTHS:
         return held
-    return "f64" if spec.operation in ("logsumexp", "mean_variance") else "s64"
+    # Sums that 64 bits do not hold, of few elements.
+    wide = {"mean": ("s64",), "l2_norm": ("s32", "s64")}.get(str(spec.operation), ())
+    return "f64" if spec.operation in ("logsumexp", "mean_variance") or stored in wide else "s64"
 
 
 def _bits(kind: DataType) -> int:
