@@ -47,8 +47,8 @@ BINARY = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / (abs({1}) + 1)", "min({0
           "{0} if {0} > {1} else 0.5 * {1}")  # fmt: skip
 
 
-def drawn(rng: Random, space: Space) -> dict[str, Any]:
-    """A formula: operands, two or three intermediate values, and further outputs."""
+def drawn(rng: Random, space: Space) -> dict[str, Any] | list[dict[str, Any]]:
+    """A formula: operands, two or three intermediate values, and further outputs; one in four has a shorter one before or after it."""
     inputs: dict[str, Any] = {}
     for number in range(rng.randint(1, 3)):
         per = rng.choice(space.axes)
@@ -77,4 +77,8 @@ def drawn(rng: Random, space: Space) -> dict[str, Any]:
         outputs["reach"] = {"reduce": rng.choice(["max", "min", "absmax"]), "per": rng.choice(space.extrema), "of": "t0"}
     if space.sums and rng.random() < 0.5:
         outputs["added"] = {"reduce": rng.choice(["sum", "sum_of_squares"]), "per": rng.choice(space.sums), "of": rng.choice(list(let))}
-    return {"inputs": inputs, "let": let, "outputs": {**outputs, "value": result}}
+    formula = {"inputs": inputs, "let": let, "outputs": {**outputs, "value": result}}
+    if rng.random() < 0.75:
+        return formula
+    more = {"let": {"t0": rng.choice(UNARY).format("acc")}, "value": rng.choice(BINARY).format("(t0)", "acc")}
+    return [{"op": "formula", **one} for one in rng.sample([formula, more], 2)]
