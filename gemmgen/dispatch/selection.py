@@ -163,17 +163,21 @@ def _promised(choice: Choice, request: Request) -> Choice:
     """The choice for ``request``, which is that of its ``choice`` without the caller's promises: the kernel that they allow takes its place
     where it may start early, or that of the point that saves the most by it."""
     chosen, device = choice.chosen, choice.device
-    promised = fastest = _early(chosen.candidate, chosen, request)
+    fastest = _early(chosen.candidate, chosen, request)
     points = [] if request.companions else fastest_points(choice.request.on(device), device, MAX_EARLY, early_copies=True)
     space = space_of(request.kind)
     if points and space is not None:
         place = space.coordinates(chosen.candidate.spec) if fastest is not None else None
         own = 0.0 if place is None else next((one.saved for one in points if math.dist(one.coordinates, place) < SAME), 0.0)
         margin = MEASURED_MARGIN if chosen.source == "measured" else 1.0 if chosen.candidate.is_point else POINT_MARGIN
-        best = points[0]
-        if best.saved and margin * (best.seconds - best.saved) < chosen.seconds - own:
-            made = replace(chosen, seconds=best.seconds - best.saved, source="model")
-            fastest = _early(Candidate(space.label(best.spec), best.spec), made, request) or promised
+        for point in points:
+            if not point.saved or margin * (point.seconds - point.saved) >= chosen.seconds - own:
+                break
+            made = replace(chosen, seconds=point.seconds - point.saved, source="model")
+            early = _early(Candidate(space.label(point.spec), point.spec), made, request)
+            if early is not None:
+                fastest = early
+                break
     if fastest is None:
         return replace(choice, request=request)
     return replace(choice, request=request, options=(fastest, *choice.options[1:]), chosen=fastest)
