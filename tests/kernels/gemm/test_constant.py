@@ -149,3 +149,11 @@ def test_the_choice_counts_what_early_copies_save() -> None:
     assert early[0].saved > 0
     assert [one.seconds - one.saved for one in early] == sorted(one.seconds - one.saved for one in early)
     assert points[0].seconds <= early[0].seconds
+
+
+def test_a_second_point_copies_early_where_the_first_fills_few_sms() -> None:
+    request, target = parse_problem("gemm:1,3072,7168,nt,bf16,constant"), device("H200")
+    first = fastest_points(request.unpromised, target, 12e-6, early_copies=True)[0]
+    chosen = choose(request, target).chosen
+    assert first.saved > 0 and chosen.candidate.spec != first.spec
+    assert chosen.plan.spec.constant == ("a",) and chosen.early
