@@ -6,7 +6,7 @@ They come from the launch sequence, which the host checks before every launch: a
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -161,10 +161,12 @@ class Contract:
         self.arrays = {array.name: self._array(array) for array in sequence.arrays}
         self.threads = launch.block
         self.grid = tuple(as_term(terms.term(formula.tree)) for formula in launch.grid)
-        self.grid_factors = tuple(tuple(as_term(terms.term(part)) for part in _factors(formula)) for formula in launch.grid)
         self.dynamic_shared = as_term(terms.term(launch.dynamic_shared_bytes.tree))
         self._without_blocks = list(self.facts)
-        # A block exists, so that every factor of its grid is at least one.
+        # A block exists, so that every factor of its grid is at least one, where none can be negative.
+        factors_of = [tuple(as_term(terms.term(part)) for part in _factors(formula)) for formula in launch.grid]
+        pairs = zip(factors_of, self.grid, strict=True)
+        self.grid_factors = tuple(factors if self._never_negative(factors) else (grid,) for factors, grid in pairs)
         for factors, limit in zip(self.grid_factors, GRID_LIMITS, strict=True):
             self.facts += [factor >= 1 for factor in factors]
             self.facts += [factor >= 1 for formula in launch.grid for factor in self._in_minimum(formula)]
@@ -179,12 +181,15 @@ class Contract:
         match formula.tree:
             case ast.Call(func=ast.Name(id="min"), args=arguments):
                 factors = [as_term(self._terms.term(part)) for argument in arguments for part in _factors_of(argument)]
-                bounds = z3.And(*[factor >= 0 for factor in factors])
-                solver = z3.Solver()
-                solver.set("rlimit", 1_000_000)
-                solver.add(*[fact for fact in self._without_blocks if not node_of(fact).nonlinear], z3.Not(bounds))
-                return factors if solver.check() == z3.unsat else []
+                return factors if self._never_negative(factors) else []
         return []
+
+    def _never_negative(self, factors: Sequence[z3.ArithRef]) -> bool:
+        solver = z3.Solver()
+        solver.set("rlimit", 1_000_000)
+        linear = [fact for fact in self._without_blocks if not node_of(fact).nonlinear]
+        solver.add(*linear, z3.Not(z3.And(*[factor >= 0 for factor in factors])))
+        return bool(solver.check() == z3.unsat)
 
     def _tighten(self) -> None:
         """Raises the lower bound of dimensions that no block exists without: of those that grids and preconditions name."""

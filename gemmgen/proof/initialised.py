@@ -16,6 +16,7 @@ from gemmgen.emulator.ptx.syntax import Instruction, Register
 from gemmgen.proof.data import Access
 from gemmgen.proof.enumeration import NotEnumerable, Numbers
 from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.members import missing_lanes
 from gemmgen.proof.obligations import Verdict, place
 from gemmgen.proof.provenance import FARTHEST, Case, Form, NotShown, Provenance, Stores, kinds_of_problems
 from gemmgen.proof.registers import copied, read_unwritten
@@ -40,6 +41,9 @@ def initialised(lifter: Lifter) -> Verdict:
         instruction, register = unwritten
         where = f"PTX line {instruction.line}: {instruction.text.strip()}"
         verdict.unproved.append(f"{where}: {register.name} may be read before it is written")
+    for instruction in missing_lanes(lifter.known.function, lifter.known.contract.launch.threads):
+        verdict.obligations += 1
+        verdict.unproved.append(f"PTX line {instruction.line}: {instruction.text.strip()}: a lane that the block has not may be read")
     for access in lifter.known.lifted.accesses:
         array = lifter.known.contract.arrays.get("" if access.address is None else access.address.base or "")
         if access.kind != "store" and array is not None and array.role == "output":

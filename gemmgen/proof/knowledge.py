@@ -83,9 +83,12 @@ class Lifted:
     """Basic blocks with statements that wait for the rest of the block, of the thread's team and of its warp."""
     assumptions: list[str] = field(default_factory=list)
     unbounded_loops: list[Instruction] = field(default_factory=list)
+    traps: list[tuple[Instruction, Path]] = field(default_factory=list)
+    """Statements that end a launch in an error, each with the way to it."""
 
     def _lists(self) -> tuple[list[Any], ...]:
-        return self.accesses, self.waits, self.barrier_blocks, self.team_blocks, self.warp_blocks, self.unbounded_loops, self.branches
+        places = self.barrier_blocks, self.team_blocks, self.warp_blocks
+        return self.accesses, self.waits, *places, self.unbounded_loops, self.branches, self.traps
 
     def marks(self) -> tuple[int, ...]:
         """The present lengths, for ``forget_since``."""

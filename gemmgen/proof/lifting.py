@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import z3
 
-from gemmgen.emulator.ptx.syntax import Function, Module
+from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import LEAVES, ControlFlow, control_flow
 from gemmgen.proof.data import DATA, UNKNOWN, Data, join
@@ -226,8 +226,10 @@ class Lifter:
             targets = self.flow.successors[block]
             if instruction.opcode == "bra" or instruction.opcode in LEAVES:
                 if instruction.guard is None:
+                    self._note_trap(instruction, path)
                     return [Edge(targets[0], path, state)]
                 condition = self.known.guard(instruction, state)
+                self._note_trap(instruction, (*path, condition))
                 if not self.known.guessing:
                     self.known.lifted.branches.append((block, condition))
                 if isinstance(condition, bool):
@@ -237,6 +239,10 @@ class Lifter:
             where = path if instruction.guard is None else (*path, self.known.guard(instruction, state))
             execute(self.known, instruction, block, where, state)
         return [Edge(self.flow.successors[block][0], path, state)]
+
+    def _note_trap(self, instruction: Instruction, path: Path) -> None:
+        if instruction.opcode == "trap" and not self.known.guessing:
+            self.known.lifted.traps.append((instruction, path))
 
 
 def _shared(path: Path, common: Path) -> int:

@@ -10,12 +10,14 @@ from typing import Literal
 
 import z3
 
+from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.contract import Array
 from gemmgen.proof.data import Access
 from gemmgen.proof.distances import Distances
 from gemmgen.proof.knowledge import Knowledge, Wait
 from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.members import incomplete_masks
 from gemmgen.proof.rows import is_dense, within_dense, within_rows
 from gemmgen.proof.solver import Answer
 from gemmgen.proof.storing import Digits, Stored, shared_elements
@@ -564,12 +566,17 @@ def races(lifter: Lifter, uniform: bool, inside: bool = True) -> Verdict:
         for two in groups[number:]:
             if verdict.hopeless:
                 return verdict
-            if not (one.first.writes or two.first.writes) or one.first.kind == two.first.kind == "atomic":
+            if not (one.first.writes or two.first.writes) or _both_atomic(one.first, two.first):
                 continue
             assert one.first.address is not None and two.first.address is not None
             if one.first.address.base == two.first.address.base:
                 _meeting(lifter, verdict, one, two, other, apart, meetings, between)
     return verdict
+
+
+def _both_atomic(one: Access, two: Access) -> bool:
+    """True for atomics of equal size, which are aligned: they touch the same bytes or none in common."""
+    return one.kind == two.kind == "atomic" and isinstance(one.size, int) and one.size == two.size
 
 
 def _is_dynamic(known: Knowledge, name: str) -> bool:
@@ -688,6 +695,9 @@ def once(lifter: Lifter, within: Verdict, ordered: bool = False) -> Verdict:
         if name in known.contract.arrays and known.contract.arrays[name].workspace:
             continue
         if store.kind == "atomic" and name is not None:
+            if why := _no_reduction(store, [each for each in stores if each.kind == "atomic"]):
+                verdict.obligations += 1
+                verdict.unproved.append(f"{place(store)}: {why}")
             continue
         if name is None or name in added:
             verdict.obligations += 1
@@ -703,6 +713,18 @@ def once(lifter: Lifter, within: Verdict, ordered: bool = False) -> Verdict:
             continue
         _stored_once(lifter, verdict, known.contract.arrays[name], found, other, ordered)
     return verdict
+
+
+def _no_reduction(store: Access, atomics: Sequence[Access]) -> str:
+    """Why an atomic is no reduction of a result by all threads of the grid; empty if it is one."""
+    base = None if store.address is None else store.address.base
+    if store.instruction.has("cta") or store.instruction.has("cluster"):
+        return "threads of other blocks may change the element as well, and its scope is narrower"
+    if store.instruction.has("exch") or store.instruction.has("cas"):
+        return "several threads may replace one element"
+    same_array = [each for each in atomics if each.address is not None and each.address.base == base]
+    forms = {(each.instruction.modifiers[-2:], str(each.size)) for each in same_array}
+    return "" if len(forms) == 1 else "its array is changed by atomics of several forms"
 
 
 def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequence[Access], other: OtherThread, ordered: bool) -> None:
@@ -902,6 +924,15 @@ def progress(lifter: Lifter, common: Collection[int] = (), ended: Collection[int
                 verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a block may leave a loop with barriers at different turns")
             else:
                 verdict.proved += 1
+    for instruction in incomplete_masks(known.function, known.contract.launch.threads):
+        verdict.obligations += 1
+        verdict.unproved.append(f"{_statement(instruction)}: lanes that its mask may leave out execute it")
+    for instruction, path in lifted.traps:
+        verdict.obligations += 1
+        if known.proves(path, False):
+            verdict.proved += 1
+        else:
+            verdict.unproved.append(f"{_statement(instruction)}: a thread may come to it")
     verdict.obligations += len(lifter.flow.loops)
     unbounded = [instruction for instruction in known.lifted.unbounded_loops if id(instruction) not in ended]
     verdict.proved += len(lifter.flow.loops) - len(unbounded)
@@ -939,5 +970,8 @@ class _Together:
 
 
 def _of_block(lifter: Lifter, block: int) -> str:
-    last = lifter.flow.blocks[block][-1]
-    return f"PTX line {last.line}: {last.text.strip()}"
+    return _statement(lifter.flow.blocks[block][-1])
+
+
+def _statement(instruction: Instruction) -> str:
+    return f"PTX line {instruction.line}: {instruction.text.strip()}"

@@ -27,6 +27,7 @@ from gemmgen.proof.filling import left_out
 from gemmgen.proof.fragments import Form, Fragments
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.members import incomplete_masks, missing_lanes
 from gemmgen.proof.obligations import Verdict
 from gemmgen.proof.registers import read_unwritten
 from gemmgen.proof.rings import PROPERTIES, Findings, Ring, follow, place_of
@@ -79,6 +80,11 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
             ring.found.note("memory", ("written", map_.name), array.writes, f"{map_.array} is an input")
     unwritten = next(read_unwritten(function, runner.flow), None)
     why = "" if unwritten is None else f"{unwritten[1].name} may be read before it is written"
+    masked, shuffled = next(incomplete_masks(function, launch.threads), None), next(missing_lanes(function, launch.threads), None)
+    ring.found.note("progress", "masks", masked is None, "lanes that its mask may leave out execute it", masked)
+    ring.found.note("initialised", "lanes", shuffled is None, "a lane that the block has not may be read", shuffled)
+    trap = next((each for each in function.body if each.opcode == "trap"), None)
+    ring.found.note("progress", "trap", trap is None, "a thread may come to it", trap)
     ring.found.note("initialised", "registers", unwritten is None, why, None if unwritten is None else unwritten[0])
     known = Knowledge(module, function, contract if launch.cluster == (1, 1, 1) else Contract(sequence, of_clusters(launch)), solver)
     if known.contradiction():

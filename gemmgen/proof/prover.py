@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.errors import EnvironmentMissing
@@ -113,6 +114,9 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
         required = function.directives.get("reqnctapercluster", ())
         if required and (*required, 1, 1)[:3] != launch.cluster:
             raise Unliftable(None, "a launch with other clusters than the kernel requires")
+        most, exact = function.directives.get("maxntid"), function.directives.get("reqntid")
+        if (most and launch.threads > prod(most)) or (exact and (*exact, 1, 1)[:3] != launch.block):
+            raise Unliftable(None, "a launch with a block that the kernel does not allow")
         if uses_rings(function) or uses_cluster(function):
             if product is not None:
                 names = (*names, "coverage")

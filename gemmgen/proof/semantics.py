@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import z3
 
 from gemmgen.emulator.ptx.syntax import (
+    TYPE_BYTES,
     Address,
     Float,
     Instruction,
@@ -109,6 +111,17 @@ OF_RINGS = frozenset(
 """Opcodes of kernels with a ring that the ring's own rules cover: see ``gemmgen.proof.rings``."""
 KINDS: dict[str, AccessKind] = {"ld": "load", "st": "store"}
 SPACES = ("global", "shared", "local", "const", "param")
+GENERIC = "generic "
+"""Prefix of the array of an address that was made generic: it is no address in the array's space until it is converted back."""
+KNOWN_FORMS = frozenset({"lo", "hi", "wide", "to", *SPACES})
+"""Modifiers of arithmetic that is modelled, besides types."""
+# fmt: off
+FORMS_OF_ACCESSES = frozenset((
+    *SPACES, "v2", "v4", "v8", "volatile", "relaxed", "acquire", "release", "acq_rel", "weak", "cta", "cluster", "gpu", "sys", "nc",
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "add", "and", "or", "xor", "exch", "cas", "min", "max", "inc", "dec", "noftz"
+))
+# fmt: on
+"""Modifiers of loads, stores and atomics that change neither their bytes nor their addresses."""
 MATRIX_ROW_BYTES = 16
 """Bytes that a lane's address of ``ldmatrix`` and ``stmatrix`` names."""
 LANES_PER_MATRIX = 8
@@ -276,6 +289,9 @@ def operand_value(known: Knowledge, operand: Operand, state: State) -> Value | N
         case Special(name):
             return _special(known, name)
         case Symbol(name, offset):
+            here = known.here
+            if here is not None and here.scope and (inner := known.function.find_variable(here.scope, name)) is not None and inner.scope:
+                raise known.unliftable(f"{name} is a variable of an inner scope")
             return constant(offset, name)
         case Float():
             return None
@@ -299,7 +315,7 @@ def _special(known: Knowledge, name: str) -> Value:
     if register == "cluster_ctarank" or (register, axis) == ("cluster_ctaid", "x"):
         return known.rank
     if (register, axis) == ("clusterid", "x"):
-        return known.cluster
+        return known.cluster if contract.launch.cluster != (1, 1, 1) else known.block["x"]
     return known.anything(64)
 
 
@@ -329,6 +345,8 @@ def _computed(known: Knowledge, instruction: Instruction, path: Path, state: Sta
         return _conversion(known, instruction, path, state)
     if opcode not in ("mov", "cvta") and (opcode not in _ARITHMETIC or not kind):  # several numbers in a register have no type here
         return None
+    if opcode != "cvta" and any(each not in TYPE_BYTES and each not in KNOWN_FORMS for each in instruction.modifiers):
+        return None
     values: list[Value] = []
     for operand in operands[1:]:
         if isinstance(operand, Vector | Sink):
@@ -337,10 +355,26 @@ def _computed(known: Knowledge, instruction: Instruction, path: Path, state: Sta
         if value is None:
             return None
         values.append(value)
-    if opcode in ("mov", "cvta"):
+    if opcode == "mov":
         return values[0]
+    if opcode == "cvta":
+        return _converted_address(known, instruction, values[0])
     bits, signed = bits_of(kind), kind.startswith("s")
     return _ARITHMETIC[opcode](known, instruction, values, bits, signed, path)
+
+
+def _converted_address(known: Knowledge, instruction: Instruction, address: Value) -> Value | None:
+    """An address in one space as a generic one, or the reverse. Those of global memory are equal; of other spaces, ``GENERIC`` tells."""
+    space = instruction.first_of(SPACES)
+    if address.base is None:
+        return address if space == "global" else None
+    plain = address.base.removeprefix(GENERIC)
+    if _space_of(known, plain) != space:
+        return None
+    if space == "global":
+        return address
+    to_space, is_generic = instruction.has("to"), plain != address.base
+    return replace(address, base=plain if to_space else GENERIC + plain) if to_space == is_generic else None
 
 
 def _comparison(known: Knowledge, instruction: Instruction, path: Path, state: State) -> Condition | None:
@@ -355,11 +389,21 @@ def _comparison(known: Knowledge, instruction: Instruction, path: Path, state: S
         return None
     if a.base is None:
         a, b = (known.seen(value, bits_of(kind), kind.startswith("s"), path) for value in (a, b))
-    elif order not in ("eq", "ne"):
+    elif order not in ("eq", "ne") or (not known.guessing and not _near(known, a, b, bits_of(kind), path)):
         return None
     if a.constant is not None and b.constant is not None:
         return z3.is_true(z3.simplify(ORDERS[order](a.z3, b.z3)))
     return ORDERS[order](a.z3, b.z3)
+
+
+def _near(known: Knowledge, a: Value, b: Value, bits: int, path: Path) -> bool:
+    """True if two addresses in one array are so close that they are equal modulo 2^bits only if they are equal."""
+    half = 1 << (bits - 1)
+    difference = subtract(a, b)
+    if difference is None:
+        return False
+    bounded = -half < difference.low and difference.high < half
+    return bounded or known.proves(path, z3.And(difference.z3 > -half, difference.z3 < half))
 
 
 def uniform_comparison(known: Knowledge, instruction: Instruction) -> Condition | None:
@@ -398,12 +442,21 @@ def _logic(known: Knowledge, instruction: Instruction, state: State) -> Conditio
 def _conversion(known: Knowledge, instruction: Instruction, path: Path, state: State) -> Value | None:
     to, source = instruction.types[0], instruction.types[-1]
     value = operand_value(known, instruction.operands[1], state)
-    if value is None or to in FLOATS or source in FLOATS or "sat" in instruction.modifiers:
+    if value is None or to in FLOATS or source in FLOATS or len(instruction.modifiers) != 2:
         return None
-    if value.base is not None and (value.base in known.contract.arrays or min(bits_of(to), bits_of(source)) < SHARED_ADDRESS_BITS):
-        return value if bits_of(to) == bits_of(source) == GLOBAL_ADDRESS_BITS else None  # a part of an address
+    target = instruction.operands[0]
+    held = bits_of(target.type) if isinstance(target, Register) else 0
+    if value.base is not None:
+        if value.base in known.contract.arrays or value.base.startswith(GENERIC) or min(bits_of(to), bits_of(source)) < SHARED_ADDRESS_BITS:
+            return value if bits_of(to) == bits_of(source) == GLOBAL_ADDRESS_BITS else None  # a part of an address
+        if held < bits_of(to):
+            return None
+        narrow = min(bits_of(to), bits_of(source)) < max(held, bits_of(source))
+        return value if not narrow or known.guessing or value.low >= 0 or known.proves(path, value.z3 >= 0) else None
     if bits_of(to) > bits_of(source):
-        return known.seen(value, bits_of(source), source.startswith("s"), path)
+        value = known.seen(value, bits_of(source), source.startswith("s"), path)
+    if held > bits_of(to):  # the result is extended to its register
+        value = known.seen(value, bits_of(to), to.startswith("s"), path)
     return value
 
 
@@ -595,7 +648,7 @@ def _three_operands(known: Knowledge, instruction: Instruction, values: list[Val
 
 def _insert(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
     inserted, target, position, length = values[0], values[1], values[2].constant, values[3].constant
-    if position is None or length is None or inserted.base or target.base or not 0 <= position < bits:
+    if position is None or length is None or inserted.base or target.base or not 0 <= position < bits or not 0 <= length < 256:
         return None
     low = low_bits(target, position)
     if position + length >= bits:
@@ -612,7 +665,7 @@ def _insert(known: Knowledge, instruction: Instruction, values: list[Value], bit
 
 def _extract(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
     position, length = values[1].constant, values[2].constant
-    if signed or position is None or length is None or values[0].base or not 0 <= position < bits or position + length > bits:
+    if signed or position is None or length is None or values[0].base or not 0 <= position < bits or not 0 <= length <= bits - position:
         return None
     return low_bits(floor_divide(known.seen(values[0], bits, False, path), 1 << position), length)
 
@@ -643,11 +696,18 @@ _ARITHMETIC: dict[str, _Arithmetic] = {
 # Memory --------------------------------------------------------------------------------------------------------------------
 
 
-def _address(known: Knowledge, operand: Operand, state: State) -> Value | None:
+def _address(known: Knowledge, operand: Operand, state: State, space: str) -> Value | None:
+    """The address of an access in a space; None if it is not known, or no address in that space."""
     assert isinstance(operand, Address)
     base = operand_value(known, operand.base, state)
     address = None if base is None else add(base, constant(operand.offset))
-    return address if address is not None and address.base is not None else None
+    if address is None or address.base is None:
+        return None
+    plain = address.base.removeprefix(GENERIC)
+    is_generic = plain != address.base
+    if space == "generic":
+        return replace(address, base=plain) if is_generic or _space_of(known, plain) == "global" else None
+    return None if is_generic else address
 
 
 def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
@@ -656,6 +716,8 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
     if opcode == "ld" and space == "param":
         _parameter(known, instruction, state)
         return
+    if not instruction.type or any(not _is_plain(modifier) for modifier in instruction.modifiers):
+        raise known.unliftable("this form of an access is not modelled")
     if any("::" in modifier and not modifier.startswith(("L1", "L2", "level")) for modifier in instruction.modifiers):
         if any(modifier.startswith("shared::cluster") for modifier in instruction.modifiers):
             raise known.unliftable("shared memory of other blocks is not modelled")
@@ -664,10 +726,12 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
     where, data = (operands[0], operands[1]) if is_first else (operands[1], operands[0])
     count = len(data.elements) if isinstance(data, Vector) else 1
     size = count * bits_of(instruction.type) // 8
-    address = _address(known, where, state)
+    address = _address(known, where, state, space)
     barriers = _passed(state)
     kind = KINDS.get(opcode, "atomic")
-    known.record(Access(kind, _space_of(known, space, address), address, size, size, path, barriers, instruction, block))
+    if space == "generic" and address is not None and address.base is not None:
+        space = _space_of(known, address.base)
+    known.record(Access(kind, space, address, size, size, path, barriers, instruction, block))
     access = known.lifted.accesses[-1] if not known.guessing else None
     if opcode in ("st", "atom") and access is not None:
         given = operand_value(known, operands[2 if opcode == "atom" else 1], state) if count == 1 and not is_float(data) else None
@@ -679,19 +743,22 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
             known.results.append((access, result))
 
 
+def _is_plain(modifier: str) -> bool:
+    """True for modifiers that change neither the bytes of an access nor its address."""
+    return modifier in TYPE_BYTES or modifier in FORMS_OF_ACCESSES or modifier.startswith(("L1::", "L2::", "level::", "shared::"))
+
+
 def is_float(operand: Operand) -> bool:
     """True for floats and registers of floats, and for several numbers."""
     return not isinstance(operand, Integer) and not (isinstance(operand, Register) and operand.type not in FLOATS)
 
 
-def _space_of(known: Knowledge, space: str, address: Value | None) -> str:
-    """The space of a generic address by the array that it points into."""
-    if space != "generic" or address is None or address.base is None:
-        return space
-    if address.base in known.contract.arrays:
+def _space_of(known: Knowledge, base: str) -> str:
+    """The space of an array or a variable; empty for names that nothing is known of."""
+    if base in known.contract.arrays:
         return "global"
-    variable = known.function.find_variable(0, address.base) or known.module.variables.get(address.base)
-    return space if variable is None else variable.space
+    variable = known.function.find_variable(0, base) or known.module.variables.get(base)
+    return "" if variable is None else variable.space
 
 
 def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None:
@@ -725,7 +792,8 @@ def _matrices(known: Knowledge, instruction: Instruction, block: int, path: Path
     if not instruction.has("m8n8"):
         raise known.unliftable("only matrices of 8 x 8 are modelled")
     stores = instruction.opcode == "stmatrix"
-    address = _address(known, instruction.operands[0 if stores else 1], state)
+    space = "shared" if any(word in ("shared", "shared::cta") for word in instruction.modifiers) else "generic"
+    address = _address(known, instruction.operands[0 if stores else 1], state, space)
     matrices = int(next((modifier[1:] for modifier in instruction.modifiers if modifier in ("x1", "x2", "x4")), "1"))
     lanes = LANES_PER_MATRIX * matrices
     where = path if lanes >= WARP_THREADS else (*path, known.lane.z3 < lanes)
@@ -768,7 +836,8 @@ def _copy(known: Knowledge, instruction: Instruction, block: int, path: Path, st
             known.lifted.waits.append(Wait(pending, groups, barriers, turn, path, reached, block))
         return
     target, source, size, *rest = instruction.operands
-    if not isinstance(size, Integer) or len(rest) > 1 or any(register_is_predicate(operand) for operand in rest):
+    hint = any("cache_hint" in modifier for modifier in instruction.modifiers)
+    if not isinstance(size, Integer) or hint or len(rest) > 1 or any(register_is_predicate(operand) for operand in rest):
         raise known.unliftable("this form of an asynchronous copy is not modelled")
     amount_read: Term = size.value
     if rest:
@@ -777,7 +846,9 @@ def _copy(known: Knowledge, instruction: Instruction, block: int, path: Path, st
             raise known.unliftable("a copy of a number of bytes that is not known")
         seen = known.seen(given, 32, False, path)
         amount_read = seen.term if seen.constant is None else seen.constant
-    to, origin = _address(known, target, state), _address(known, source, state)
+        if not known.guessing and seen.high > size.value and not known.proves(path, seen.z3 <= size.value):
+            raise known.unliftable("a copy may read more bytes than it writes")
+    to, origin = _address(known, target, state, "shared"), _address(known, source, state, "global")
     known.record(Access("load", "global", origin, amount_read, size.value, path, barriers, instruction, block))
     known.record(Access("store", "shared", to, size.value, size.value, path, barriers, instruction, block, groups))
 

@@ -256,11 +256,12 @@ def choose(condition: Condition, yes: Value, no: Value) -> Value | None:
     """One of two values; None if they point into different arrays."""
     if isinstance(condition, bool):
         return yes if condition else no
-    if yes.same_as(no):
-        return yes
     if yes.base != no.base:
         return None
     low, high = min(yes.low, no.low), max(yes.high, no.high)
+    if yes.same_as(no):  # each way may have its own bounds of one term
+        ones = -1 if min(yes.ones, no.ones) < 0 else yes.ones | no.ones
+        return Value(yes.term, low, high, min(yes.zeros, no.zeros), yes.base, ones)
     return Value(z3.If(condition, yes.z3, no.z3), low, high, min(yes.zeros, no.zeros), yes.base)
 
 
