@@ -61,6 +61,8 @@ ODD_ROW_OF_CLUSTERS = 1.4
 pairs of blocks, 5.5 by single ones."""
 SHORT_ODD_ROW = 1.46
 """Further factor of such rows of 64 bytes: TMA takes 0.73 times as long for a row of 64 bytes as for one of 128."""
+JOINED_TILE = 64 * 64
+"""Results of the tiles by which the clock cycles of joining were measured."""
 SECTOR = 32
 """Bytes that the L2 moves at once."""
 PART_OF_ROW, ODD_ROW, PART_OF_ODD_ROW = 2.2, 2.5, 3.0
@@ -179,8 +181,13 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         memory_bytes=cost(plan, problem).bytes,
         turns=min(2, loop.cluster_k),  # the first block of a cluster waits for the others, and reads their sums
         early=spec.early_launch,
-        finishing_clocks=costs.joined * (loop.cluster_k - 1),
+        finishing_clocks=costs.joined * (loop.cluster_k - 1) * _joined_tiles(plan),
     )
+
+
+def _joined_tiles(plan: WarpgroupPlan) -> float:
+    """Tiles of 64 x 64 whose sums the first block of a cluster reads of another one, where these take the place of its tiles."""
+    return plan.loop.tile_m * plan.loop.tile_pixels / JOINED_TILE if plan.loop.sums_over_tiles else 1.0
 
 
 def _row_copies(plan: WarpgroupPlan, problem: Mapping[str, int]) -> float:

@@ -109,6 +109,11 @@ class PixelLoop(WarpgroupLoop):
         return (self.cluster_k - 1) * self.tile_m * self.tile_pixels * SUM_BYTES
 
     @property
+    def sums_over_tiles(self) -> bool:
+        """True if the sums of a cluster's other blocks take the place of the tiles, once no block reads these any more."""
+        return self.pixel_rows > 0 and self.cluster_k > 1
+
+    @property
     def tile_pixels(self) -> int:
         """Pixels of a threadblock."""
         return self.pixel_rows or self.tile_n * (self.consumers if self.division == "pixels" else 1)

@@ -12,9 +12,9 @@ from gemmgen.kernels.conv2d.epilogue import INT8_HIGH, plan_operations, saturati
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import channel_units, fixed_parameters
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, LayerConstant
-from gemmgen.kernels.conv2d.spec import Conv2dSpec, WarpgroupMainloop
+from gemmgen.kernels.conv2d.spec import Cluster, Conv2dSpec, WarpgroupMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
-from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutput, StagedRows, WarpgroupPlan
+from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, SUM_BYTES, PixelLoop, StagedOutput, StagedRows, WarpgroupPlan
 from gemmgen.kernels.conv2d.warpgroup_sequence import pixel_maps, warpgroup_sequence
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.epilogue.sums import stores_of
@@ -217,8 +217,7 @@ def tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reas
         if extent // shared > most:
             yield Reason("box", f"mainloop.tile.{name}", str(extent), f"at most {most * shared}, the largest box of a copy")
     if share == "tile" and mainloop.persistent_blocks:
-        need = "0 with share: tile: a cluster computes one tile"
-        yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
+        yield _no_turns(mainloop)
     if mainloop.persistent_blocks % parts:
         need = f"a multiple of {parts}, the blocks of a cluster"
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
@@ -238,7 +237,7 @@ def _pixel_row_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterato
     if mainloop.consumers > 1 and mainloop.division != "pixels":
         yield Reason("rows", "mainloop.division", mainloop.division, "pixels with rows: pixels")
     if mainloop.cluster is not None:
-        yield Reason("rows", "mainloop.cluster", mainloop.cluster.share, "none with rows: pixels")
+        yield from _divided_row_reasons(mainloop, mainloop.cluster, size)
     if mainloop.activations not in ("im2col", "vectors"):
         yield Reason("rows", "mainloop.activations", mainloop.activations, "im2col or vectors with rows: pixels")
     if not ELEMENTS[spec.input.type].is_float or spec.output.type not in ("f16", "bf16") or spec.output.layout != "nhwc":
@@ -246,6 +245,25 @@ def _pixel_row_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterato
         yield Reason("rows", "output", got, "f16 or bf16 to f16 or bf16 in nhwc with rows: pixels")
     if spec.store != "shared":
         yield Reason("rows", "store", spec.store, "shared with rows: pixels")
+
+
+def _divided_row_reasons(mainloop: WarpgroupMainloop, cluster: Cluster, size: int) -> Iterator[Reason]:
+    """Clusters that kernels whose rows are pixels do not have: they divide sums, which take the place of tiles."""
+    tile = mainloop.tile
+    if cluster.share != "tile":
+        yield Reason("rows", "mainloop.cluster.share", cluster.share, "tile with rows: pixels")
+    if mainloop.persistent_blocks:
+        yield _no_turns(mainloop)
+    room = mainloop.stages * (tile.channels + tile.pixels) * tile.k * size
+    taken = (cluster.blocks - 1) * tile.channels * tile.pixels * SUM_BYTES
+    if taken > room:
+        need = f"at most {room} bytes of other blocks' sums: those of the tiles, whose place they take with rows: pixels"
+        yield Reason("rows", "mainloop.cluster.blocks", f"{cluster.blocks} ({taken} bytes)", need, "more stages")
+
+
+def _no_turns(mainloop: WarpgroupMainloop) -> Reason:
+    need = "0 with share: tile: a cluster computes one tile"
+    return Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
 
 
 def output_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
@@ -368,7 +386,7 @@ def _add(regions: list[SharedRegion], name: str, type: str, shape: tuple[int, ..
 def _regions(loop: PixelLoop, staged: StagedOutput | StagedRows | None) -> tuple[SharedRegion, ...]:
     """Shared memory of a block: tiles, staged results, barriers."""
     regions = [*tile_regions(loop, staged)]
-    if loop.cluster_k > 1:
+    if loop.cluster_k > 1 and not loop.sums_over_tiles:
         registers = loop.blocks_m * loop.tile_n // 2
         shape = (loop.cluster_k - 1, registers // 4, WARPGROUP * loop.consumers, 4)
         meaning = "sums of the cluster's other blocks, [block - 1][register / 4][thread][register % 4]"

@@ -119,6 +119,14 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "vectors, pixels as products' rows": spec(
         (40, 128, 64), PIXEL_ROWS | VECTORS | {"stages": 4}, **BFLOAT16, epilogue=[{"op": "bias", "per": "channel"}, {"op": "residual"}]
     ),
+    "rows of pixels, a cluster that divides the sums": spec(
+        (48, 64, 64), PIXEL_ROWS | {"cluster": {"blocks": 4, "share": "tile"}, "persistent_blocks": 0, "stages": 3}, **FLOAT16, bias="f32"
+    ),
+    "vectors, rows of pixels, a cluster that divides the sums": spec(
+        (40, 128, 64),
+        PIXEL_ROWS | VECTORS | {"consumers": 2, "division": "pixels", "cluster": {"blocks": 2, "share": "tile"}, "persistent_blocks": 0},
+        **BFLOAT16,
+    ),
     "results in NCHW32": spec((128, 64, 64), {"consumers": 2}, output={"layout": "nchw32"}),
     "NCHW32 to NCHW32": spec((128, 96, 128), {"consumers": 2}, input={"layout": "nchw32"}, output={"layout": "nchw32"}, bias="f32"),
     "NCHW32 to NHWC in a cluster": spec((64, 64, 64), {"cluster": {"blocks": 2, "share": "pixels"}}, input={"layout": "nchw32"}),
@@ -225,17 +233,23 @@ ROW_MUTANTS = {
     "results eight pixels below": ("place + half * kMatrix * kPitch", "place"),
     "filters of another part": ("min(first_channel + j * kMatrix + element,", "min(first_channel + element,"),
 }
+DIVIDED_ROW_MUTANTS = {
+    "sums over tiles that are still read": ("sync_cluster();  // no tile is read any more: sums take their place", ""),
+    "sums that nobody waits for": ("        sync_cluster();\n            if (rank > 0)", "        if (rank > 0)"),
+    "sums of a block left out": ("other < kClusterBlocks - 1", "other < kClusterBlocks - 2"),
+}
 BROKEN = {
     "two groups, each with its pixels": MUTANTS,
     "a cluster that divides the sums": DIVIDED_MUTANTS,
     "vectors": VECTOR_MUTANTS,
     "rows of pixels as products' rows": ROW_MUTANTS,
+    "rows of pixels, a cluster that divides the sums": DIVIDED_ROW_MUTANTS,
 }
 
 
 @pytest.mark.parametrize(("kind", "mutant"), [(kind, mutant) for kind, mutants in BROKEN.items() for mutant in mutants])
 def test_a_broken_kernel_is_found_out(kind: str, mutant: str) -> None:
-    plan = api.plan(COMBINATIONS[kind] | ({} if BROKEN[kind] is ROW_MUTANTS else {"store": "tma"}))
+    plan = api.plan(COMBINATIONS[kind] | ({} if BROKEN[kind] in (ROW_MUTANTS, DIVIDED_ROW_MUTANTS) else {"store": "tma"}))
     source = render(plan).text
     before, after = BROKEN[kind][mutant]
     assert before in source
@@ -292,6 +306,7 @@ def test_a_launch_that_does_not_wait_is_found_out() -> None:
         (spec((64, 96, 64), PIXEL_ROWS, **FLOAT16), "tile_pixels"),
         (spec((64, 64, 32), PIXEL_ROWS, **FLOAT16), "tile_k"),
         (spec((64, 64, 64), PIXEL_ROWS | {"cluster": {"blocks": 2, "share": "pixels"}}, **FLOAT16), "rows"),
+        (spec((64, 64, 64), PIXEL_ROWS | {"cluster": {"blocks": 8, "share": "tile"}, "persistent_blocks": 0}, **FLOAT16), "rows"),
         (spec((64, 64, 64), PIXEL_ROWS, **FLOAT16, store="tma"), "rows"),
         (spec(more={"cluster": {"blocks": 2, "share": "filter"}, "persistent_blocks": 7}), "persistent_blocks"),
         (spec(more={"cluster": {"blocks": 4, "share": "tile"}, "persistent_blocks": 4}), "persistent_blocks"),
