@@ -22,9 +22,15 @@ THREADS = 256
 SHARED_BYTES = 32 << 10
 """Shared memory of a block at most: several blocks then fit on an SM."""
 MAX_FLAT_ROW_LENGTH = 64
+SHORTEST_ROWS, MOST_ROW_LOADS = 8, 32
+"""Elements of rows up to which a thread reads them one by one, and loads of a thread, of several rows. The L1 then gives what other loads
+of a warp have brought."""
 MAX_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, for any alignment of rows."""
 FLAT_COLUMN_THREADS = 512
+SHORTLY_READ_BYTES = 40 << 20
+"""Of few columns up to which a block on each SM reads them: 761984 x 7 of float32 take 10.5 us with one, 11.8 with three, whose meeting takes
+longer. 1115073 x 14 take 21.0 and 20.7."""
 TILE_LANES = (8, 9)
 """Threads side by side of ``flat_tiles``: 128 bytes of a row and more, without a gap. More are as fast, but make fewer blocks."""
 WIDE_TILE_LANES = (16, 32)
@@ -42,8 +48,8 @@ THREADS_PER_SM = 900
 """With four vectors each, more than the memory takes to be busy."""
 BUSY_BYTES_PER_SM = 36 << 10
 """In flight on each SM, with which the memory is busy: 4.5 TB/s times 1 us, on 132 of them."""
-MEETING_BYTES_PER_SM = 160 << 10
-"""Bytes that each SM could read while blocks meet: on an H200 5 us in a CUDA graph, which sets the tickets to 0 first."""
+MEETING_BYTES_PER_SM = 112 << 10
+"""Bytes that each SM could read while blocks meet: 3.3 us on an H200."""
 MIN_TILE_ROWS = 128
 """Fewer leave each thread so few loads that those by which blocks and groups meet count as much."""
 MAX_TILE_STATE = 16
@@ -213,6 +219,8 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
             TensorRows, "tensor_rows", threads=LANE_THREADS, vector=vector, unroll=loads, kept=1, reduced=1, wide=False, lanes=1
         )
         return Traversal(alone, vector, 1, kept, reduced)
+    if packed and size > 1 and inner.extent <= SHORTEST_ROWS and results <= MAX_COUNTED:
+        return _shortest_rows(kept, reduced, types, multiprocessors)
     if packed and inner.extent <= MAX_FLAT_ROW_LENGTH and (ragged or inner.extent * size < 4 * VECTOR_BYTES) and results <= MAX_COUNTED:
         longest = min(MAX_FLAT_ROW_LENGTH, max(8, power_of_two(inner.extent), LOADS * vector))
         threads = max(32, min(THREADS, SHARED_BYTES // (longest * size)))
@@ -254,6 +262,18 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         lanes=lanes,
     )
     return Traversal(strategy, promised if promised == vector else 1, parts, kept, reduced)
+
+
+def _shortest_rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, multiprocessors: int) -> Traversal:
+    """Threads side by side, each with all elements of several rows."""
+    results, extent, columns = kept[0].extent, reduced[0].extent, 1
+    while columns < 8 and 2 * columns * extent <= MOST_ROW_LOADS and results >= 2 * columns * FEW_RESULTS * LANE_THREADS * multiprocessors:
+        columns *= 2
+    while columns > 1 and columns * types.state_registers > STATE_REGISTERS:
+        columns //= 2
+    numbers = {"threads": LANE_THREADS, "lanes": LANE_THREADS, "vector": 1, "unroll": extent, "columns": columns}
+    strategy = _checked(TensorColumns, "tensor_columns", **numbers, kept=1, reduced=1, wide=False)
+    return Traversal(strategy, 1, 1, kept, reduced)
 
 
 def _in_one_turn(units: int, results: int, size: int, types: Arithmetic) -> tuple[int, int] | None:
@@ -372,8 +392,9 @@ def _flat_columns(
     period = columns // math.gcd(columns, vector)
     turn = threads // period * period * vector * LOADS
     size = ELEMENTS[types.stored].bytes
-    slots = multiprocessors * resident_blocks("flat_columns", threads, size, types.state_bytes)
-    parts = _parts(outer, rows * columns // (2 * turn), slots, outer * rows * columns * size, turn * size, multiprocessors)
+    all_bytes = outer * rows * columns * size
+    resident = resident_blocks("flat_columns", threads, size, types.state_bytes) if all_bytes > SHORTLY_READ_BYTES else 1
+    parts = _parts(outer, rows * columns // (2 * turn), multiprocessors * resident, all_bytes, turn * size, multiprocessors)
     strategy = _checked(FlatColumns, "flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)
     return Traversal(strategy, 1, parts, kept, reduced)
 

@@ -11,7 +11,7 @@ from gemmgen.core.formulas import ceil_div
 from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import DEVICES
 from gemmgen.kernels.reduction.matcher import arithmetic
-from gemmgen.kernels.reduction.spec import FlatTiles
+from gemmgen.kernels.reduction.spec import FlatTiles, TensorColumns
 from gemmgen.kernels.reduction.traversal import Axis, Traversal, shares, tensor_of, traversal
 from gemmgen.kernels.requests import Layout
 from gemmgen.ops.operators import operator_called
@@ -47,7 +47,8 @@ def test_axes_keep_their_order_where_places_are_numbered() -> None:
         ([(6, 1 << 24)], [(1 << 24, 1)], "tensor_rows"),
         ([(1 << 24, 1)], [(6, 1 << 24)], "tensor_columns"),
         ([(7, 1)], [(1 << 20, 7)], "flat_columns"),
-        ([(1 << 20, 7)], [(7, 1)], "flat_rows"),
+        ([(1 << 20, 7)], [(7, 1)], "tensor_columns"),
+        ([(1 << 20, 9)], [(9, 1)], "flat_rows"),
         ([(10**7, 1)], [], "tensor_columns"),
         ([(29, 1232 * 371), (371, 1)], [(1232, 371)], "flat_tiles"),
         ([(29, 1232 * 372), (372, 1)], [(1232, 372)], "tensor_columns"),
@@ -58,6 +59,13 @@ def test_axes_keep_their_order_where_places_are_numbered() -> None:
 )
 def test_every_kind_of_tensor_has_its_strategy(kept: Any, reduced: Any, name: str) -> None:
     assert rule(kept, reduced).strategy.name == name
+
+
+@pytest.mark.parametrize(("rows", "length", "columns"), [(1442559, 5, 4), (2400001, 3, 8), (300001, 7, 2), (5000, 6, 1)])
+def test_a_thread_reads_several_of_the_shortest_rows(rows: int, length: int, columns: int) -> None:
+    strategy = rule([(rows, length)], [(length, 1)], alignment=4).strategy
+    assert isinstance(strategy, TensorColumns)
+    assert (strategy.unroll, strategy.columns, strategy.vector) == (length, columns, 1)
 
 
 def odd_middle(outer: int, rows: int, columns: int, stored: str) -> Traversal:
