@@ -275,7 +275,8 @@ def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracke
     variance = np.where(finite, ((known - np.where(finite, mean, 0)[:, None]) ** 2).mean(axis=1), np.nan)
     wide = np.finfo(value.dtype).eps
     inherited = elements.bound.max(axis=1)
-    mean_error = inherited + 4 * (depth + 6) * u * spread + 2 * u * np.abs(mean) + count * wide * np.abs(known).max(axis=1) + 8 * tiny
+    mean_error = inherited + 4 * (depth + 6) * u * spread + 2 * u * np.abs(mean) + count * wide * np.abs(known).max(axis=1)
+    mean_error += (depth + 8) * tiny  # Among subnormal numbers, a part's mean that moves is rounded to a multiple of the smallest.
     error = inherited + 4 * (depth + 6) * u * spread
     variance_error = 4 * error * np.sqrt(variance) * (1 + np.sqrt(depth)) + 4 * error**2 * (1 + depth)
     variance_error += 4 * (depth + 6) * u * variance + 64 * (depth + 6) * tiny
