@@ -14,7 +14,8 @@ _SCALES = {"tf32": 26, "bf16": 32, "f16": 32, "e4m3": 32, "e5m2": 32, "e2m1": 32
 _FP8 = ("e4m3", "e5m2")
 _SHORT = (*_FP8, "e2m1")
 """Types whose sums of products are exact in float32."""
-_IN_WORDS = (*_FP8, "s8")
+_IN_WORDS = {4: (*_FP8, "s8"), 2: ("f16", "bf16")}
+"""Types whose elements can be parts of words of so many."""
 _EXACT_DEPTH = 64
 _WGMMA_FP8 = 2
 _OTHERS = 1
@@ -57,12 +58,14 @@ def multiply_add_scaled(arithmetic: Arithmetic, a: Array, b: Array, types: tuple
 
 def adds_residues(types: tuple[str, str]) -> bool:
     """True if products of integers are sums of residues in the present run, because elements are parts of words."""
-    return whole_words.get() is not None and set(types) <= set(_IN_WORDS)
+    drawn = whole_words.get()
+    return drawn is not None and set(types) <= set(_IN_WORDS[drawn.elements])
 
 
 def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Array:
     """Sums of products as uint64 below 2^63."""
-    if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS):
+    if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS[drawn.elements]):
+        a, b = (each.astype(np.uint16) for each in (a, b)) if drawn.elements == 2 else (a, b)
         total = _sums_of_halves(drawn.of_factors(a), drawn.of_whole_factors(b))
         return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
     if (kept := residues.interned.get()) is not None and {residues.CODE_BITS.get(each) for each in types} == {16}:

@@ -1,8 +1,9 @@
-"""Elements of 8 bits over the field where a kernel moves them in whole words.
+"""Elements of 8 and 16 bits over the field where a kernel moves them in whole words.
 
 A code of 8 bits tells only 256 elements apart. Four elements that lie in one word of 32 bits, and that a program moves together from
-memory to a tensor core, have the word's 32 bits: each word that is drawn is the index of four different random residues. The claim holds
-for programs that never take such words apart (`gemmgen.emulator.whole_words`).
+memory to a tensor core, have the word's 32 bits: each word that is drawn is the index of four different random residues. Two elements of
+16 bits likewise, where there are more than 65,534 of them. The claim holds for programs that never take such words apart
+(`gemmgen.emulator.whole_words`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ class Words:
     """The words of one run. Word number i, from 1 on, is i times an odd number modulo 2^32, so that words are different and their
     numbers are found again by one product. A word with a byte of zeros is none of them, as a part of a word beside zeros would be."""
 
-    def __init__(self, rng: np.random.Generator, count: int) -> None:
-        """So many words that differ from each other."""
+    def __init__(self, rng: np.random.Generator, count: int, elements: int = WORD_BYTES) -> None:
+        """So many words that differ from each other, of so many elements each."""
+        self.elements = elements
         while True:
             factor = int(rng.integers(0, _ODDS)) * 2 + 1
             self._inverse = np.uint32(pow(factor, -1, 1 << 32))
@@ -39,8 +41,8 @@ class Words:
                 break
         self._last = np.uint32(int(self._number_of(self._codes).max(initial=0)) + 1)
         self._drawn = 0
-        self.residues = rng.integers(0, MODULUS, (int(self._last) + 1, WORD_BYTES), dtype=np.uint32)
-        """Residues of the four elements of each word by its number; of zeros first, and of all other words last."""
+        self.residues = rng.integers(0, MODULUS, (int(self._last) + 1, elements), dtype=np.uint32)
+        """Residues of the elements of each word by its number; of zeros first, and of all other words last."""
         self.residues[0] = 0
         self._factors = self.residues.astype(np.float64)
         self._halves = [(self.residues >> np.uint32(16)).astype(np.float64), (self.residues & np.uint32(0xFFFF)).astype(np.float64)]
@@ -57,12 +59,12 @@ class Words:
         return numbers
 
     def _places(self, elements: Array) -> Array:
-        """Numbers of the words along the last axis, which lists bytes."""
+        """Numbers of the words along the last axis, which lists elements."""
         words = np.ascontiguousarray(elements).view(np.uint32)
         return np.minimum(self._number_of(words), self._last)
 
     def of_elements(self, elements: Array) -> Array:
-        """Residues of elements, of which four along the last axis make a word, as 32-bit patterns below the modulus."""
+        """Residues of elements, of which a few along the last axis make a word, as 32-bit patterns below the modulus."""
         return self._taken(self.residues, self._places(elements))
 
     def of_factors(self, elements: Array) -> tuple[Array, Array]:

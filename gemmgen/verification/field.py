@@ -172,6 +172,8 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, bits: int = 
         if stages is None:
             chances["kept"] = miss_bits_of_kept_codes(plan, oracle, case)
             chances["words"] = miss_bits_of_words(plan, binary, oracle, case)
+        elif (of_case := _stages(plan, oracle, case)) is not None:
+            chances["words"] = miss_bits_of_prepared_words(plan, binary, oracle, of_case)
         better: tuple[_Codes, ...] = ("words", "kept")
         ways = [way for way in better if _runs(bits, chances.get(way, 0.0)) <= _runs(bits, by_hashes)]
         ways.append("numbers")
@@ -279,6 +281,17 @@ def miss_bits_of_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, ca
     return _bits_of_random_residues(plan, oracle, case)
 
 
+def miss_bits_of_prepared_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, stages: Stages) -> float:
+    """Bits of confidence of one run in which the words that a first stage prepares are indices of random residues, one for each number in
+    them. 0 for instances that may take words apart, or have too many numbers."""
+    programs = [program for program in programs_of(plan, binary)[stages.launches :] if multiplies_on_tensor_cores(program)]
+    if stages.elements_of_word == 1:
+        fits = stages.elements <= residues.LongCodes.MOST
+    else:
+        fits = stages.elements_of_word > 1 and not any(words_taken_apart(program) for program in programs)
+    return -math.log2(oracle.degree(plan) / (residues.MODULUS - (1 << 17))) if fits else 0.0
+
+
 def _bits_of_random_residues(plan: KernelPlan, oracle: FieldOracle, case: Case) -> float:
     """Bits of confidence of one run whose elements, but for those that share codes of 16 bits, are different random residues."""
     drawn, pool = _kept_codes(plan, case)
@@ -340,10 +353,15 @@ def _run(
     kept = way != "numbers" and any(array.type in _KEPT and array.type != "f32" for array in plan.sequence.arrays)
     token = residues.interned.set(residues.Interned(rng, elements, results) if kept else None)
     names = _names_in_words(plan, reference.oracle) if way == "words" else ()
-    of_words = whole_words.set(Words(rng, _elements_of(plan, names, case) // WORD_BYTES) if names else None)
+    drawn = Words(rng, _elements_of(plan, names, case) // WORD_BYTES) if names else None
+    prepared = _stages(plan, reference.oracle, case) if way == "words" else None
+    if prepared is not None and prepared.elements_of_word > 1:
+        drawn = Words(rng, prepared.elements // prepared.elements_of_word, prepared.elements_of_word)
+    of_words = whole_words.set(drawn)
     paired = way == "words" and bool(_names_in_pairs(plan, reference.oracle))
     of_pairs = residues.pairs.set(residues.Pairs(rng) if paired else None)
-    of_tf32 = residues.long_codes.set(residues.LongCodes(rng) if way == "words" and reference.types else None)
+    long = way == "words" and (bool(reference.types) or (prepared is not None and prepared.elements_of_word == 1))
+    of_tf32 = residues.long_codes.set(residues.LongCodes(rng) if long else None)
     try:
         return _run_on(plan, binary, reference, case, seed, rng)
     finally:

@@ -28,6 +28,14 @@ class Stages(Protocol):
     code_bits: int
 
     @property
+    def elements(self) -> int:
+        """Numbers that the first stage prepares."""
+
+    @property
+    def elements_of_word(self) -> int:
+        """Numbers that lie side by side in a word of 32 bits; 0 if they do not."""
+
+    @property
     def given(self) -> list[tuple[str, int, int]]:
         """Bytes of the workspace that the first stage decides, and the second does not compute with as data."""
 
@@ -58,7 +66,7 @@ class StagedRun:
 def run_stages(
     plan: KernelPlan, binary: Binary, stages: Stages, case: Case, memory: Mapping[str, CaseMemory], scalars: Mapping[str, Any], seed: int
 ) -> StagedRun:
-    """Runs both stages on arrays that hold residues."""
+    """Runs both stages on arrays that hold residues; the run's codes are for the second one."""
     rng = np.random.default_rng([seed, case.seed, 44])
     sequence, sizes = plan.sequence, case.dimensions
     workspace = np.zeros(sequence.workspace_bytes.evaluate(sizes), np.uint8)

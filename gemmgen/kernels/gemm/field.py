@@ -57,7 +57,7 @@ def field_cases(plan: GemmPlan) -> list[Case]:
         k, step = padded.dimensions["k"], plan.step_k
         rows, columns = plan.tile_m // 2 + 3, plan.tile_n // 4 + 1
         # Rows of whole words, where elements of 8 bits may be parts of words.
-        unit = WORD_BYTES if in_words(plan) else 1
+        unit = WORD_BYTES if in_words(plan) else 2 if isinstance(plan, SplitPrecisionPlan) else 1
         depths = tuple(round_up(depth, unit) for depth in ((k, step + step // 2 + 1) * _is_deep(plan) + (step + 1,)))
         several = (plan.tile_m + rows, plan.tile_n + columns)
         few = ((plan.tile_m + 3, plan.tile_n + 1), (plan.tile_m + 3, plan.tile_n // 2 + 1))
@@ -91,8 +91,9 @@ def _whole(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
 
 
 def _elements(plan: GemmPlan, case: Case) -> int:
-    """Elements of 16 bits and less of a problem."""
+    """Elements of 16 bits and less of a problem, but for those that count by words."""
     arrays = [array for array in plan.sequence.arrays if array.role != "workspace" and residues.CODE_BITS.get(array.type, 32) <= 16]
+    arrays = [array for array in arrays if array.name not in in_words(plan)]
     return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) * (array.reads + array.writes) for array in arrays)
 
 

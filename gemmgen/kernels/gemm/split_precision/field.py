@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.emulator import residues
+from gemmgen.emulator.residue_words import whole_words
 from gemmgen.kernels.gemm.split_precision.numbers import MARKED, scale_exponents, split
 from gemmgen.kernels.gemm.split_precision.planes import PlaneOperand
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
@@ -60,10 +61,29 @@ class PlanesOverField:
                 return f"planes of {operand.name} are not those of its numbers"
         return ""
 
+    @property
+    def elements(self) -> int:
+        """Numbers of all planes."""
+        return sum(self.planes.scheme.planes * self.sizes[operand.extent] * self.sizes["k"] for operand in self.planes.operands)
+
+    @property
+    def elements_of_word(self) -> int:
+        """Neighbours along k in a word of 32 bits; 0 if words have parts of two rows, or elements along k do not lie side by side."""
+        elements = 4 // self.planes.scheme.element_bytes
+        whole = self.sizes["k"] % elements == 0 and all(o.k_major and o.pitch_multiple % elements == 0 for o in self.planes.operands)
+        return elements if whole else 0
+
     def draw(self, workspace: npt.NDArray[np.uint8], rng: np.random.Generator) -> None:
-        """Random bits for all planes."""
+        """Random bits for all planes, or codes of random residues where the run has some."""
+        drawn, long = whole_words.get(), residues.long_codes.get()
         for operand in self.planes.operands:
             lines = self._lines(operand, workspace)
+            if drawn is not None:
+                lines[...] = drawn.draw((*lines.shape[:-1], lines.shape[-1] // drawn.elements)).view(lines.dtype)
+                continue
+            if long is not None:
+                lines[...] = long.draw(lines.shape)
+                continue
             codes = rng.integers(0, 1 << 8 * lines.dtype.itemsize, lines.shape, dtype=np.uint64).astype(lines.dtype)
             lines[...] = codes & np.uint32(0xFFFFE000) if self.planes.scheme.type == "f32" else codes
 
@@ -105,4 +125,6 @@ class PlanesOverField:
 
     def _residues(self, operand: PlaneOperand, workspace: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         codes = np.ascontiguousarray(self._lines(operand, workspace))
+        if (drawn := whole_words.get()) is not None:
+            return drawn.of_elements(codes).astype(np.uint64)
         return residues.canonical(residues.of_codes(codes, _CODES[self.planes.scheme.type])).reshape(codes.shape)
