@@ -7,7 +7,7 @@ nothing takes the halves apart behind it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gemmgen.emulator.data_flow import Tainted, flow_of, instructions_of, written_by
@@ -43,13 +43,14 @@ def packing_of(program: Program) -> Packing:
     found_words: list[Instruction] = []
     parts: dict[int, Instruction] = {}
     for block in program.blocks:
-        inside = {id(inst) for inst in block.body}
+        earlier: set[int] = set()
         for inst in block.body:
-            found = trees.bytes_of(inst, inside) if inst.opcode == "prmt" else None
+            found = trees.bytes_of(inst, earlier) if inst.opcode == "prmt" else None
+            earlier.add(id(inst))
             if found is not None and len(set(found)) == _WORD and all(place == 0 and trees.is_sum(register) for register, place in found):
                 found_words.append(inst)
                 words[id(inst)] = tuple(register for register, _ in found)
-                parts |= {id(writer): writer for writer in trees.permutations_of(inst)}
+                parts |= trees.parts_of[id(inst)]
     while others := [part for part, inst in parts.items() if part in words or not trees.read_by(inst, parts.keys() | words.keys())]:
         parts = {part: inst for part, inst in parts.items() if part not in others}
     selectors = {id(inst): trees.number(inst.operands[3]) or 0 for inst in (*found_words, *parts.values())}
@@ -60,6 +61,10 @@ class _Trees:
     """Permutations of bytes as functions of the registers that they begin with."""
 
     def __init__(self, program: Program) -> None:
+        self._bytes: dict[int, list[tuple[Register, int]]] = {}
+        self.parts_of: dict[int, dict[int, Instruction]] = {}
+        """The permutations that another one, given by identity, begins with."""
+        self._places = {id(inst): (number, place) for number, block in enumerate(program.blocks) for place, inst in enumerate(block.body)}
         self._only: dict[str, Instruction] = {}
         self._readers: dict[str, list[Instruction]] = {}
         again = set()
@@ -79,23 +84,27 @@ class _Trees:
             operand = writer.operands[1] if writer is not None and writer.opcode == "mov" else operand
         return operand.value if isinstance(operand, Integer) else None
 
-    def bytes_of(self, inst: Instruction, inside: set[int]) -> list[tuple[Register, int]] | None:
-        """The register and the byte of it that each byte of a permutation is, if all registers on the way are written once, and by this
-        basic block; None if a sign is extended, or a byte is a constant."""
+    def bytes_of(self, inst: Instruction, earlier: set[int]) -> list[tuple[Register, int]] | None:
+        """The register and the byte of it that each byte of a permutation is, if all registers on the way are written once, each by an
+        earlier instruction; None if a sign is extended, or a byte is a constant."""
         selector = self.number(inst.operands[3])
         if selector is None or inst.guard is not None or inst.first_of(("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")):
             return None
         found = []
+        parts: dict[int, Instruction] = {}
         for position in range(_WORD):
             nibble = selector >> 4 * position & 15
             source = inst.operands[1 + (nibble >> 2 & 1)]
             if nibble & 8 or not isinstance(source, Register):
                 return None
             writer = self._only.get(source.name)
-            if writer is None or id(writer) not in inside:
+            if writer is None or id(writer) not in earlier:
                 return None
-            below = self.bytes_of(writer, inside) if writer.opcode == "prmt" else None
+            below = self._bytes.get(id(writer))
             found.append((source, nibble & 3) if below is None else below[nibble & 3])
+            if writer.opcode == "prmt":
+                parts |= {id(writer): writer} | self.parts_of.get(id(writer), {})
+        self._bytes[id(inst)], self.parts_of[id(inst)] = found, parts
         return found
 
     def is_sum(self, register: Register) -> bool:
@@ -106,14 +115,6 @@ class _Trees:
         added = self._only.get(move.operands[1].name)
         return added is not None and added.opcode in _SUMS and added.types == ("f32",)
 
-    def permutations_of(self, inst: Instruction) -> Iterator[Instruction]:
-        """The permutations that another one begins with."""
-        for operand in inst.operands[1:3]:
-            writer = self._only.get(operand.name) if isinstance(operand, Register) else None
-            if writer is not None and writer.opcode == "prmt":
-                yield writer
-                yield from self.permutations_of(writer)
-
     def read_by(self, inst: Instruction, others: Collection[int]) -> bool:
         """True if a permutation's result is read by these instructions alone, given by identity."""
         return all(id(reader) in others for name in written_by(inst) for reader in self._readers.get(name, ()))
@@ -123,11 +124,20 @@ class _Trees:
         if inst.opcode == "sub":
             masked = self._writer(inst.operands[2], "and")
             shift = self._shift_behind(masked)
-            return shift is not None and shift.operands[1] == inst.operands[1]
+            return shift is not None and shift.operands[1] == inst.operands[1] and self._follow(shift, masked, inst)
         following = {"shr": "and", "and": "sub"}.get(inst.opcode)
         if following is None or (self._shift_behind(inst) is None and inst.opcode == "and"):
             return False
         return all(each.opcode == following and self.bounds(each) for name in written_by(inst) for each in self._readers.get(name, ()))
+
+    def _follow(self, shift: Instruction, masked: Instruction | None, difference: Instruction) -> bool:
+        """True if the three follow each other in one basic block, and the word is not written in between."""
+        word = shift.operands[1]
+        writer = self._only.get(word.name) if isinstance(word, Register) else None
+        if masked is None or writer is None:
+            return False
+        places = [self._places.get(id(inst), (-1, 0)) for inst in (shift, masked, difference)]
+        return places == sorted(places) and places[0][0] == places[2][0] >= 0 and not places[0] < self._places[id(writer)] < places[2]
 
     def _shift_behind(self, masked: Instruction | None) -> Instruction | None:
         """The shift by 7 of which an instruction keeps the lowest bit of each byte."""

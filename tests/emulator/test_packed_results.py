@@ -57,6 +57,9 @@ def test_halves_keep_the_order_of_the_permutation() -> None:
         PACK.replace("mov.u32 %r10, 64;", "mov.u32 %r10, 64;\n  mov.u32 %r10, 65;"),
         PACK.replace("prmt.b32 %r7", "mov.b32 %r1, %r9;\n  prmt.b32 %r7"),
         PACK.replace("prmt.b32 %r7", "bra over;\nover:\n  prmt.b32 %r7"),
+        "  prmt.b32 %r7, %r7, %r2, 0x5410;\n",
+        "  prmt.b32 %r7, %r5, %r5, 0x5410;\n  prmt.b32 %r5, %r7, %r7, 0x5410;\n",
+        "  mov.u32 %r10, 64;\n  prmt.b32 %r7, %r5, %r6, 21520;\n  prmt.b32 %r5, %r1, %r2, %r10;\n  prmt.b32 %r6, %r3, %r4, 64;\n",
     ],
 )
 def test_other_permutations_stay_permutations(pack: str) -> None:
@@ -88,6 +91,7 @@ def test_words_that_only_move_are_whole(behind: str) -> None:
         "shr.u32 %r11, %r7, 8;\n  and.b32 %r12, %r11, 16843009;\n  sub.s32 %r13, %r7, %r12;",
         "shr.u32 %r11, %r7, 7;\n  and.b32 %r12, %r11, 257;\n  sub.s32 %r13, %r7, %r12;",
         "shr.u32 %r11, %r7, 7;\n  and.b32 %r12, %r11, 16843009;\n  sub.s32 %r13, %r6, %r12;",
+        "sub.s32 %r13, %r7, %r12;\n  shr.u32 %r11, %r7, 7;\n  and.b32 %r12, %r11, 16843009;",
     ],
 )
 def test_halves_that_are_taken_apart_are_found(behind: str) -> None:
