@@ -69,7 +69,7 @@ def test_points_of_two_products_have_tiles_of_both(text):
     request = parse_problem(f"gemm:{text},swiglu")
     rng = random.Random(text)
     groups = space.points(request, H200)
-    assert sum(map(len, groups)) > 20
+    assert sum(map(len, groups)) > 10
     for points in groups:
         for place in rng.sample(range(len(points)), min(6, len(points))):
             found = fitted(Candidate("a point", points.spec(place, True)), request, H200.architecture)
@@ -82,6 +82,14 @@ def test_points_of_two_products_have_tiles_of_both(text):
 def test_two_products_are_made_by_a_point():
     choice = choose(parse_problem("gemm:2048,8192,5120,nt,bf16,swiglu"), H200)
     assert choice.chosen.candidate.label.startswith("point/") and choice.chosen.plan.spec.dual
+
+
+def test_two_products_neither_start_early_nor_take_turns_for_one_tile():
+    groups = space.points(parse_problem("gemm:16,11008,4096,nt,bf16,swiglu"), H200)
+    specs = [points.spec(place, True) for points in groups for place in range(0, len(points), 9)]
+    assert specs and not any(spec.early_launch for spec in specs)
+    tiles = [-(-11008 // (spec.mainloop.tile.n // 2)) for spec in specs if spec.mainloop.schedule == "ping_pong"]
+    assert tiles and min(tiles) > H200.sm_count
 
 
 def test_every_number_of_columns_is_a_point():
