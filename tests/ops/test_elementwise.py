@@ -70,6 +70,9 @@ def test_an_empty_array_gives_an_empty_one() -> None:
     [
         ((X, "residual"), {}, "reads an array; pass z="),
         ((X, "relu"), {"z": X}, "no operation reads z"),
+        ((X, "relu"), {"bias": 2.0}, "no operation reads bias"),
+        ((X, ("bias", "relu")), {"bias": 2.0, "bias2": 1}, "no operation reads bias2"),
+        ((X, "bias"), {}, "reads a number or an array; pass bias="),
         ((X, "bias"), {"bias": X[:, :3]}, "does not broadcast"),
         ((X, "bias"), {"bias": X.astype("f8")}, "bias has elements f64, need x's, f32"),
         ((X, "nothing"), {}, "operation is 'nothing', need one of"),

@@ -29,7 +29,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         raise LaunchError(f"elementwise: x has elements {x.type}, need one of {', '.join(SPEC_TYPES.values())}")
     if options.get("named"):
         return _interpret_named(x, options["operations"], operands)
-    operations, names = _with_places(parse_operations(options.get("operations")), operands)
+    operations, names = _with_places(parse_operations(options.get("operations")), operands, options["numbers"])
     given = {name: operands[name] for name in names}
     for name, layout in given.items():
         if layout.type != x.type:
@@ -153,8 +153,11 @@ def _named_by(operation: Operation) -> tuple[str, ...]:
     return (*operation.inputs, *operation.outputs) if isinstance(operation, Formula) else ()
 
 
-def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layout]) -> tuple[tuple[Operation, ...], list[str]]:
-    """The operations, a bias that is an array as one for each element, and the names of the arrays that they read."""
+def _with_places(
+    operations: tuple[Operation, ...], operands: Mapping[str, Layout], numbers: tuple[str, ...]
+) -> tuple[tuple[Operation, ...], list[str]]:
+    """The operations, a bias that is an array as one for each element, and the names of the arrays that they read. ``numbers``: biases
+    that are numbers."""
     names: list[str] = []
     seen: dict[str, int] = {}
     placed = []
@@ -165,6 +168,8 @@ def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layou
         number = "" if count == 1 else str(count)
         if isinstance(operation, Bias):
             name = f"bias{number}"
+            if name in NUMBERS and name not in operands and name not in numbers:
+                raise LaunchError(f"elementwise: the operation bias reads a number or an array; pass {name}=...")
             operation = Bias(op="bias", per="result" if name in operands else "all")
         for operand in operation.operands():
             name = f"{operand.name.lower()}{number}"
@@ -181,6 +186,7 @@ def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layou
                 names.append(name)
         placed.append(operation)
     unused = [name for name in ARRAYS if name in operands and name not in names]
+    unused += [name for name in numbers if seen.get("bias", 0) < 1 + NUMBERS.index(name)]
     if unused:
         raise LaunchError(f"elementwise: no operation reads {', '.join(unused)}")
     return tuple(placed), names

@@ -18,7 +18,7 @@ from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 OPERANDS = ("x", "bias", "bias2", "z", "z2", "f", "f2")
 NUMBERS = ("bias", "bias2", "gamma", "gamma2")
 # The result may be an operand: a thread reads all inputs of an element before it writes it.
-OPERATOR = Operator("elementwise", OPERANDS, ("out",), NUMBERS, ("operations", "fractions"), in_place=OPERANDS)
+OPERATOR = Operator("elementwise", OPERANDS, ("out",), NUMBERS, ("operations", "fractions", "numbers"), in_place=OPERANDS)
 
 
 @with_kernel
@@ -96,7 +96,8 @@ def elementwise(
             biases[place], numbers[place] = None, integer_or_number("elementwise", NUMBERS[place], given)
     wanted = operations if operations.__class__ is str else hashable(operations)
     fractions = tuple(name for name, value in zip(NUMBERS, numbers, strict=True) if not isinstance(value, int))
-    arrays, options = (x, *biases, z, z2, f, f2, out), (wanted, fractions)
+    added = tuple(name for name, given, array in zip(NUMBERS, (bias, bias2), biases, strict=False) if given is not None and array is None)
+    arrays, options = (x, *biases, z, z2, f, f2, out), (wanted, fractions, added)
     if wider_type(x):
         return _computed_widely(arrays, options, tuple(numbers), stream)
     return OPERATOR.call(arrays, options, tuple(numbers), stream)[0]
