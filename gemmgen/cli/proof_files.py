@@ -20,6 +20,7 @@ from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole, Constrain
 from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import Entry, KernelCode, find_entry, read_kernel_file
+from gemmgen.verification.replay import confirms
 
 MAX_ELEMENTS = 1 << 24
 """Elements of one array up to which a counterexample is run."""
@@ -39,9 +40,10 @@ class ForeignKernel:
     entry: Entry
     sequence: LaunchSequence
 
-    def replay(self, problem: Mapping[str, int]) -> str:
-        """The fault that the emulator finds on a problem; empty if it finds none, or if the problem is too large to run."""
-        return next((finding.message for finding in self.faults(problem)), "")
+    def replay(self, property_: str, problem: Mapping[str, int]) -> str:
+        """The fault of a property that the emulator finds on a problem; empty if it finds none, or if the problem is too large to run."""
+        found = (each for each in self.faults(problem) if confirms(property_, f"{each.title}: {each.message}"))
+        return next((finding.message for finding in found), "")
 
     def faults(self, problem: Mapping[str, int], step_limit: int | None = None) -> list[Finding]:
         """All errors that the emulator finds on a problem, within some basic blocks; none if the problem is too large to run."""

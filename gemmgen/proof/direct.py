@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
+from gemmgen.proof.in_place import read_by_others
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import memory, once
 from gemmgen.proof.rings import Findings
@@ -40,7 +41,10 @@ def note_direct_accesses(
         if lifter.known.contradiction():
             raise Unliftable(None, "the facts about this kernel contradict each other")
         within = memory(lifter)
-        verdicts = [within, once(lifter, within)]
+        stored = once(lifter, within)
+        verdicts = [within, stored]
+        why = read_by_others(lifter, stored)
+        found.note("races", "read in place", not why, why)
     except (Unliftable, OutOfTime) as error:
         why = str(error) or "the time is used up"
         for name in ("memory", "once"):

@@ -15,7 +15,7 @@ import z3
 
 from gemmgen.proof.control import ControlFlow, Unliftable
 from gemmgen.proof.data import DATA, Carried, Data, Recurrence
-from gemmgen.proof.knowledge import COUNTERS, Knowledge, Path, State
+from gemmgen.proof.knowledge import COUNTERS, Knowledge, Path, State, bits_of
 from gemmgen.proof.slicing import written
 from gemmgen.proof.terms import mentions
 from gemmgen.proof.values import UNBOUNDED, Condition, Value, add, conjunction
@@ -111,6 +111,8 @@ class _Loop:
         self.known, self.runner, self.header, self.path, self.state, self.carried = known, runner, header, path, state, carried
         self.blocks = flow.loops[header]
         self.first = flow.blocks[header][0]
+        statements = (instruction for block in self.blocks for instruction in flow.blocks[block])
+        self.bits = {register.name: bits_of(register.type) for instruction in statements for register in written(instruction)}
         self.start = {name: z3.Int(f"{name} at the start of a turn") for name in carried}
         self.data: dict[str, Data] = {}
         """The data that turns change, before the loop."""
@@ -213,7 +215,7 @@ class _Loop:
         """The register at the start of a turn."""
         initial = self.carried[name]
         if form is None:
-            value = self.known.anything(64 if name.startswith("%rd") else 32, initial.base)
+            value = self.known.anything(self.bits.get(name, 32), initial.base)
             if value.low <= initial.low and initial.high <= value.high:
                 self.known.at_start.append((self.header, value.z3, initial.z3))
             return value
@@ -284,7 +286,11 @@ class _Loop:
         known.turns.pop()
         known.recurrences[turn.get_id()] = Recurrence(self.header, tuple(known.turns), self.path, start_path, (False,), self.data, {})
         if not back:
-            return out
+            # A single turn needs no invariants, and none was proved.
+            if not sides and previous is None:
+                return out
+            lifted.forget_since(marks)
+            return _Failed(set(), list(sides), previous is not None)
         path, after = _joined(self.runner, self.header, back)
         failed = _Failed(set(), [], False)
         for name, form in forms.items():

@@ -87,6 +87,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.coverage import coverage, product_of
     from gemmgen.proof.flags import ended_waits
     from gemmgen.proof.handover import handover
+    from gemmgen.proof.in_place import read_by_others
     from gemmgen.proof.initialised import initialised
     from gemmgen.proof.lifting import Lifter
     from gemmgen.proof.obligations import MEANINGS, PROPERTIES, Verdict, memory, once, progress, races
@@ -145,6 +146,8 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
                 verdicts["progress"] = progress(lifter, ended=ended)
             ordered = all(verdicts[name].holds for name in ("races", "progress"))
             verdicts["once"] = once(lifter, verdicts["memory"], ordered and verdicts["memory"].holds)
+            if why := read_by_others(lifter, verdicts["once"]):
+                verdicts["races"].unproved.append(why)
             missing = Verdict("initialised", unproved=["races and progress must be proved first"])
             verdicts["initialised"] = initialised(lifter) if ordered else missing
             if _shares(sequence):

@@ -168,7 +168,7 @@ def _reads(instruction: Instruction) -> Iterator[tuple[Register, str]]:
         for operand, under in ((yes, chosen), (no, _opposite(chosen) if chosen else ""), (condition, "")):
             yield from ((register, under) for register in registers_of(operand))
         return
-    targets = 0 if instruction.opcode in NO_RESULT else 1
+    targets = 0 if instruction.opcode in NO_RESULT or (instruction.opcode == "wgmma" and instruction.has("mma_async")) else 1
     for operand in instruction.operands[targets:]:
         yield from ((register, guard) for register in registers_of(operand))
     if targets and instruction.operands and not written(instruction):

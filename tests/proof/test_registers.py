@@ -58,6 +58,11 @@ FUNCTIONS: dict[str, tuple[str, set[str]]] = {
     "loaded a turn ahead, and one turn more": (AHEAD.replace("@%p2 bra LOOP", "setp.le.s32 %p2, %r2, %r1; @%p2 bra LOOP"), {"%f1"}),
     "loaded a turn ahead on the other way": (AHEAD.replace("@!%p2 bra NEXT", "@%p2 bra NEXT"), {"%f1"}),
     "a predicate that guards itself": (f"@%p1 setp.gt.s32 %p1, %r1, 7; @%p1 mov.f32 %f1, 0f00000000; {STORE}", {"%f1"}),
+    "sums of products that hold no value": (
+        "mov.f32 %f1, 0f00000000; mov.f32 %f2, %f1; mov.f32 %f3, %f1;"
+        " wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p1, 1, 1, 0, 0;",
+        {"%f4"},
+    ),
     "a guard of its own": (f"@%p2 setp.gt.s32 %p2, %r1, 7; @%p2 {STORE}", {"%p2", "%f1"}),
 }
 

@@ -71,4 +71,4 @@ def test_a_mistake_of_some_sizes_is_refuted(name: str, tmp_path: Path) -> None:
     (proof,) = prove_sequence(kernel.sequence, kernel.code.ptx, SECONDS)
     found = next(each for each in proof.properties if each.name == WRONG[name].property)
     assert found.status != "proved" and found.counterexample is not None, found.reasons
-    assert kernel.replay(found.counterexample["problem"]) != ""
+    assert kernel.replay(found.name, found.counterexample["problem"]) != ""
