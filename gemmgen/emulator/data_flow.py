@@ -71,7 +71,7 @@ def _effect(inst: Instruction) -> Effect:
     return Effect(inst, tuple(reads), writes)
 
 
-def _effects(program: Program) -> list[list[Effect]]:
+def effects_of(program: Program) -> list[list[Effect]]:
     """The instructions of each basic block, its end too."""
     effects = []
     for block in program.blocks:
@@ -84,7 +84,7 @@ class DataFlow:
     """The comparison behind each selection between two float32 numbers."""
 
     def __init__(self, program: Program, effects: Sequence[Sequence[Effect]] | None = None) -> None:
-        blocks = _effects(program) if effects is None else effects
+        blocks = effects_of(program) if effects is None else effects
         self._only: dict[str, Instruction] = {}
         again: set[str] = set()
         for inst, _, writes in itertools.chain.from_iterable(blocks):
@@ -171,7 +171,7 @@ class ProgramFlow:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.blocks = _effects(program)
+        self.blocks = effects_of(program)
         self._bits: dict[str, int] = {}
         self._dependences: dict[frozenset[int], dict[frozenset[int], DataDependence]] = {}
         """By instructions whose results are no data, and sources of data."""

@@ -67,7 +67,7 @@ class _Trees:
         self._places = {id(inst): (number, place) for number, block in enumerate(program.blocks) for place, inst in enumerate(block.body)}
         self._only: dict[str, Instruction] = {}
         self._readers: dict[str, list[Instruction]] = {}
-        again = set()
+        again: set[str] = set()
         for inst in instructions_of(program):
             for name in written_by(inst):
                 again.update([name] if name in self._only else ())

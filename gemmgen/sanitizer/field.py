@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 FLOATS = {"f32": 31, "f16": 16, "bf16": 16}
 """Types that are drawn from the field, and their bits that count."""
-MAX_DEGREE = 4
-"""Degree that probabilities are stated for: products of two arrays, with a scalar and a mask."""
+LEAST_DEGREE = 3
+"""Degree that probabilities are stated for at least: products of two arrays with a scalar."""
 _SCALAR_LIMIT = 0x7F800000
 _MAX_EXPRESSION_LENGTH = 2000
 _DEEPEST_EXPRESSION = 40
@@ -64,8 +64,20 @@ def compare_over_field(
     types = {array.type for argument in given.values() for _, array in argument.arrays("")} & FLOATS.keys()
     if not types:
         raise UnusableInput(f"--field needs an array of {', '.join(FLOATS)}")
+    from gemmgen.emulator.degrees import MOST
+    from gemmgen.emulator.residues import MODULUS
+
     drawn = min(FLOATS[name] for name in types)
-    per_run = -math.log2(MAX_DEGREE * 2.0**-drawn + (2.0**-drawn if drawn < 31 else 0.0))
+    kernels = [(code, launches)] + ([(other.code, other.launches)] if isinstance(other, Other) else [])
+    degrees = []
+    for each, own in kernels:
+        degrees.append(_degree_of_launches(each, own))
+        if degrees[-1] >= MOST:
+            name = own[0].entry.name
+            return FieldAnswer("not claimed", f"{name} multiplies in a loop what it has multiplied before, so that no degree is known")
+    of_expressions = [] if isinstance(other, Other) else [degree_of_expression(text) for text in other.values()]
+    degree = max(LEAST_DEGREE, *degrees, *of_expressions)
+    per_run = -math.log2(degree / MODULUS if drawn == FLOATS["f32"] else (degree + 1) * 2.0**-drawn)
     runs = max(1, math.ceil(bits / per_run))
     for seed in range(runs):
         arguments = {name: _drawn(name, argument, seed) for name, argument in given.items()}
@@ -180,6 +192,15 @@ def _doubt(code: KernelCode, launches: Sequence[Launch], loads: DataLoads) -> st
     return ""
 
 
+def _degree_of_launches(code: KernelCode, launches: Sequence[Launch]) -> int:
+    """Degree of results as polynomials of the arrays before the first launch; each launch loads what earlier ones have stored."""
+    from gemmgen.emulator.degrees import degree_of
+    from gemmgen.emulator.program import link
+
+    text = code.ptx if isinstance(code.ptx, str) else code.ptx.decode()
+    return math.prod(max(1, degree_of(link(text, launch.entry.symbol))) for launch in launches)
+
+
 # -- expressions ---------------------------------------------------------------------------------------------------
 
 
@@ -200,6 +221,26 @@ def evaluate(text: str, arguments: Mapping[str, KernelArgument]) -> npt.NDArray[
         return _value(tree.body, arguments, 0)
     except (ValueError, IndexError, TypeError, np.exceptions.AxisError) as error:
         raise UnusableInput(f"--field: {text!r}: {error}") from None
+
+
+def degree_of_expression(text: str) -> int:
+    """Degree of an expression that `evaluate` understands."""
+    return _degree_of(ast.parse(text.strip(), mode="eval").body)
+
+
+def _degree_of(node: ast.expr) -> int:
+    match node:
+        case ast.Name():
+            return 1
+        case ast.BinOp(left=left, op=ast.MatMult() | ast.Mult(), right=right):
+            return _degree_of(left) + _degree_of(right)
+        case ast.BinOp(left=left, right=right):
+            return max(_degree_of(left), _degree_of(right))
+        case (
+            ast.UnaryOp(operand=inner) | ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.Call(func=ast.Attribute(value=inner))
+        ):
+            return _degree_of(inner)
+    return 0
 
 
 def _value(node: ast.expr, arguments: Mapping[str, KernelArgument], depth: int) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from gemmgen.cli import cli
 from gemmgen.sanitizer.arguments import KernelArgument
-from gemmgen.sanitizer.field import evaluate
+from gemmgen.sanitizer.field import degree_of_expression, evaluate
 from gemmgen.sanitizer.source import UnusableInput
 
 KERNEL = """extern "C" __global__ void product(const float* a, const float* b, float* c, int m, int n, int k) {{
@@ -55,6 +55,27 @@ def test_a_lost_term_is_another_function(compare):
     result = compare(UP, LOST)
     assert result.exit_code == 1
     assert "c[77] is another function of the arrays; 1 of 96 elements differ" in result.output
+
+
+POWER = "float t = 1, w = sum; for (unsigned e = {e}u; e; e >>= 1) {{ if (e & 1) t *= w; w *= w; }} sum {by} t;"
+
+
+@pytest.mark.parametrize("power", [POWER.format(e=2**31 - 2, by="*="), POWER.format(e=2**31 - 1, by="= sum - sum +")])
+def test_powers_that_change_nothing_over_the_field_are_not_claimed(compare, power):
+    result = compare(UP, f"{UP} {{ {power} }}")
+    assert "field: not claimed: product multiplies in a loop what it has multiplied before" in result.output
+
+
+def test_the_degree_counts(compare):
+    result = compare(f"{UP} sum *= sum; sum *= sum;", f"{DOWN} sum *= sum * (sum * sum);")
+    assert "field: same: the same function, wrong with probability below 2^-55 (2 runs)" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "degree"), [("a @ b + a", 2), ("-a.T * b.reshape(3, 4) * 2.0", 2), ("(a * a).sum(axis=0) * b[1:]", 3), ("1.5", 0)]
+)
+def test_degrees_of_expressions(text, degree):
+    assert degree_of_expression(text) == degree
 
 
 def test_an_expression_is_compared(compare):
