@@ -15,9 +15,11 @@ from gemmgen.dispatch import kept, selection
 from gemmgen.dispatch.candidates import Candidate, candidates
 from gemmgen.dispatch.matcher import numeric_class_of
 from gemmgen.dispatch.model import PARAMETERS, seconds_of_many
+from gemmgen.dispatch.outlook import Outlook
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose, choose_by, fitted, set_best
-from gemmgen.dispatch.table import Row, Table, table_for
+from gemmgen.dispatch.space import fastest_points
+from gemmgen.dispatch.table import Near, Row, Table, table_for
 from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm import oracle, space
 from gemmgen.kernels.gemm.matcher import fit
@@ -90,6 +92,16 @@ def test_two_products_neither_start_early_nor_take_turns_for_one_tile():
     assert specs and not any(spec.early_launch for spec in specs)
     tiles = [-(-11008 // (spec.mainloop.tile.n // 2)) for spec in specs if spec.mainloop.schedule == "ping_pong"]
     assert tiles and min(tiles) > H200.sm_count
+
+
+def test_an_instance_is_expected_to_take_as_long_as_points_of_its_tile():
+    request = parse_problem("gemm:512,5120,2560,nt,bf16,bias,gelu").on(H200)
+    points = fastest_points(request, H200, selection.MAX_EARLY)
+    outlook = Outlook(request, points, None, Near(), H200.architecture)
+    listed = {one.label: one for one in candidates("gemm")}
+    narrow, wide = (listed[f"gemm/wgmma/bf16/128x{columns}"] for columns in (144, 168))
+    assert (wide.spec.mainloop.tile.n, points[0].spec.mainloop.tile.n) == (168, 160)
+    assert outlook.seconds(narrow) is None and (outlook.seconds(wide) or 1.0) > points[0].seconds
 
 
 def test_every_number_of_columns_is_a_point():
