@@ -400,6 +400,8 @@ class Referee:
         for inst, answer in noted.one_sided(answers):
             line = f" in line {inst.location.own().line}" if inst.location is not None else ""
             self._fail("untested", base, f"a decision by data{line} is always {str(answer).lower()}: {inst.text.strip()}")
+        for inst in noted.unwatched:
+            self._fail("untested", base, f"the answers of a decision by data cannot be noted: {inst.text.strip()}")
         self.verdict.checks.append(f"both answers of {len(noted.decisions)} decisions by data")
 
     def _check_found(self, sizes: dict[str, int], arrays: Arrays) -> None:
@@ -725,7 +727,7 @@ class Referee:
 
     def _special_inputs(self) -> list[Arrays]:
         """Ordinary inputs with NaN, infinities and a zero in each; then, for each input, the same with zeros in half of its elements, and
-        inputs of which one line in a direction is NaN: results of other lines must be numbers."""
+        inputs of which one line in a direction is NaN: results of other lines must be numbers; and inputs with one NaN in each row."""
         floats = [argument.name for argument in self.task.arrays if argument.role == "input" and argument.type in _WITH_INFINITY]
         types = {argument.name: argument.type for argument in self.task.arrays}
         inputs = []
@@ -750,6 +752,13 @@ class Referee:
                     lines[rng.integers(1, len(lines) - 1) if len(lines) > 2 else 0] = to_elements(
                         types[name], np.array([np.nan], np.float32)
                     )[0]
+                inputs.append(arrays)
+            if arrays[name].ndim > 1 and arrays[name].size:
+                # One NaN in each line, each time in another place of it.
+                arrays = self._inputs(self.given[0], "ordinary", seed=41 + turn)
+                lines = arrays[name].reshape(-1, arrays[name].shape[-1])
+                places = (np.arange(len(lines)) + rng.integers(0, lines.shape[1])) % lines.shape[1]
+                lines[np.arange(len(lines)), places] = to_elements(types[name], np.array([np.nan], np.float32))[0]
                 inputs.append(arrays)
         return inputs
 
