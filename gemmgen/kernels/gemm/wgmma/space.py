@@ -16,7 +16,7 @@ from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
-from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, finishing_clocks, finishing_pace, finishing_shown
+from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, TURNED_TOGETHER, finishing_clocks, finishing_pace, finishing_shown
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
@@ -555,6 +555,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     starting = full | dense & (waves >= DENSE_FILLED) & (at.resident == 1) & (
         not divided and 2.0 * m * n * k * batch <= DENSE_OPERATIONS[size]
     )
+    together = TURNED_TOGETHER if storage.turned else 1.0
     if storage.joined:
         # Of 96 kernels of two products for 16 rows, those that started early took 3.4% more on an H200, the fastest of them 0.2 to 1.2%.
         starting, half = np.zeros_like(starting), np.zeros_like(half)
@@ -576,7 +577,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         results=results,
         finishing_clocks=_finishing_clocks(lattice, request)
         * finishing_pace((np.ones_like(blocks) if lattice.ping_pong else at.consumers) * at.resident)
-        * (m * n * batch / spread_blocks * (finishing_shown(results, storage.turned, at.tile_m) if lattice.ping_pong else 1.0)),
+        * (m * n * batch / spread_blocks * (finishing_shown(results, storage.turned, at.tile_m) if lattice.ping_pong else together)),
         costs=of_few(costs_of(kind), {"m": m, "n": n}),
         early=starting | half & (at.resident == 1),
     )
