@@ -132,7 +132,7 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
         if plain is request:
             choice = (choose_by if complete else _chosen_before)(table, request, device, architecture)
         else:
-            choice = _promised(choose(plain, device, architecture, complete=complete), request)
+            choice = _promised(choose(plain, device, architecture, complete=complete), request, architecture or device.architecture)
         _CHOICES[key] = choice
     return choice
 
@@ -159,11 +159,11 @@ def _kept_option(kept: Kept, request: Request, device: Device, architecture: Arc
     return Option(kept.candidate, replace(fit, margin=kept.margin), plan, dimensions, kept.seconds, kept.source, device)
 
 
-def _promised(choice: Choice, request: Request) -> Choice:
+def _promised(choice: Choice, request: Request, architecture: Architecture) -> Choice:
     """The choice for ``request``, which is that of its ``choice`` without the caller's promises: the kernel that they allow takes its place
     where it may start early, or that of the point that saves the most by it."""
     chosen, device = choice.chosen, choice.device
-    fastest = _early(chosen.candidate, chosen, request)
+    fastest = _early(chosen.candidate, chosen, request, architecture)
     points = [] if request.companions else fastest_points(choice.request.on(device), device, MAX_EARLY, early_copies=True)
     space = space_of(request.kind)
     if points and space is not None:
@@ -174,7 +174,7 @@ def _promised(choice: Choice, request: Request) -> Choice:
             if not point.saved or margin * (point.seconds - point.saved) >= chosen.seconds - own:
                 break
             made = replace(chosen, seconds=point.seconds - point.saved, source="model")
-            early = _early(Candidate(space.label(point.spec), point.spec), made, request)
+            early = _early(Candidate(space.label(point.spec), point.spec), made, request, architecture)
             if early is not None:
                 fastest = early
                 break
@@ -183,9 +183,9 @@ def _promised(choice: Choice, request: Request) -> Choice:
     return replace(choice, request=request, options=(fastest, *choice.options[1:]), chosen=fastest)
 
 
-def _early(candidate: Candidate, like: Option, request: Request) -> Option | None:
+def _early(candidate: Candidate, like: Option, request: Request, architecture: Architecture) -> Option | None:
     """A candidate that uses the caller's promises and is otherwise like the option ``like``; None if an early start does not pay."""
-    option = fitted(candidate, request, like.plan.architecture, like.device)
+    option = fitted(candidate, request, architecture, like.device)
     if isinstance(option, str):
         return None
     fit, plan, dimensions = option

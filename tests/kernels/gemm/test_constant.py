@@ -157,3 +157,16 @@ def test_a_second_point_copies_early_where_the_first_fills_few_sms() -> None:
     chosen = choose(request, target).chosen
     assert first.saved > 0 and chosen.candidate.spec != first.spec
     assert chosen.plan.spec.constant == ("a",) and chosen.early
+
+
+def test_a_point_that_copies_early_replaces_multiply_adds() -> None:
+    request, target = parse_problem("gemm:1,4096,14336,nt,bf16,constant"), device("H200")
+    assert not choose(request.unpromised, target).chosen.candidate.is_point
+    chosen = choose(request, target).chosen
+    assert chosen.candidate.is_point and chosen.plan.spec.constant == ("a",)
+
+
+@pytest.mark.parametrize(("rows", "divided"), [(16, True), (64, False)])
+def test_slices_save_more_time_where_rows_are_few(rows: int, divided: bool) -> None:
+    chosen = choose(parse_problem(f"gemm:{rows},7168,9216,nt,bf16,constant"), device("H200")).chosen
+    assert chosen.plan.spec.constant and (chosen.plan.spec.decomposition.scheme == "split_k_cluster") == divided

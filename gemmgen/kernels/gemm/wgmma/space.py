@@ -98,11 +98,11 @@ less time on an H200 on average than in bands of 8, at best 20% less and at wors
 SHORT_BYTES = 16e6
 """Bytes of a problem below which all of its kernels start early: the launch is a fourth of their time."""
 SAVED, SAVED_OF_SLICES = 0.7e-6, 1.7e-6
-SAVING_BYTES = 640, 896
+SAVING_BYTES, SAVING_COLUMNS = (640, 896), 32
 """Seconds that launches save by copying tiles of a constant operand early, if their blocks spread evenly: those with slices of k copy all
-the while that others add their sums. The latter hold so many bytes along k in their stages, with the larger factor as A; as B, slices
-save no more than others. Of 140 kernels for up to 64 rows on an H200, those with slices saved 1.6 to 2 us with the larger factor as A, none
-with fewer bytes."""
+the while that others add their sums. The latter hold so many bytes along k in their stages, with the larger factor as A and so few columns
+of B; otherwise, slices save no more than others. Of 140 kernels for up to 64 rows on an H200, those with slices saved 1.6 to 2 us with the
+larger factor as A, none with fewer bytes. In chains of three layers of 64 rows, 35 kernels with slices saved no more than 28 others."""
 RESIDENT = (1, 2, 3)
 """Blocks that an SM holds at a time."""
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4))
@@ -619,7 +619,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
 
     held_bytes, sliced = at.stages * at.tile_k * size, at.cluster_k > 1
     if m > n:
-        saved = np.where(full & sliced & (held_bytes >= SAVING_BYTES[0]), SAVED_OF_SLICES, 0.0)
+        saved = np.where(full & sliced & (held_bytes >= SAVING_BYTES[0]), SAVED_OF_SLICES if n <= SAVING_COLUMNS else SAVED, 0.0)
     else:
         saved = np.where(full & (~sliced | (held_bytes >= SAVING_BYTES[1])), SAVED, 0.0)
     return Points(made, lattice.features.take(chosen, axis=0), traits, lambda found: point_model().errors(found), saved, spec)
