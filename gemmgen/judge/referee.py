@@ -77,6 +77,8 @@ _LITERALS = 48
 _FARTHEST = 1 << 21
 """Sizes that numbers of a code are tried as are below."""
 _EXTREMES = (np.nan, np.inf, -np.inf, 0.0, 2.0**-140, 0.5)
+_MOST_OF_NANS = 8
+"""Inputs with a NaN in each row, each in other columns."""
 _LEAST = 1e-30
 """Magnitude below which numbers may be flushed to zero."""
 _SEARCHED, _LARGEST_SEARCHED = 100, 72
@@ -753,12 +755,14 @@ class Referee:
                         types[name], np.array([np.nan], np.float32)
                     )[0]
                 inputs.append(arrays)
-            if arrays[name].ndim > 1 and arrays[name].size:
-                # One NaN in each line, each time in another place of it.
+            if arrays[name].ndim < 2 or not arrays[name].size:
+                continue
+            rows, columns = arrays[name].reshape(-1, arrays[name].shape[-1]).shape
+            for first in range(0, columns, rows)[:_MOST_OF_NANS]:
+                # One NaN in each row, each time in another place of it.
                 arrays = self._inputs(self.given[0], "ordinary", seed=41 + turn)
-                lines = arrays[name].reshape(-1, arrays[name].shape[-1])
-                places = (np.arange(len(lines)) + rng.integers(0, lines.shape[1])) % lines.shape[1]
-                lines[np.arange(len(lines)), places] = to_elements(types[name], np.array([np.nan], np.float32))[0]
+                lines = arrays[name].reshape(rows, columns)
+                lines[np.arange(rows), (first + np.arange(rows)) % columns] = to_elements(types[name], np.array([np.nan], np.float32))[0]
                 inputs.append(arrays)
         return inputs
 
