@@ -234,7 +234,8 @@ def with_channels(mainloop: WarpgroupMainloop, k: int) -> WarpgroupMainloop:
     """A mainloop whose rows are pixels with tiles that divide ``k`` output channels evenly, at most those of its tile, and as many stages
     as fit."""
     tile = mainloop.tile
-    channels = round_up(ceil_div(k, ceil_div(k, tile.channels)), ROW_UNIT)
+    sharers = mainloop.cluster.blocks if mainloop.cluster is not None and mainloop.cluster.share == "filter" else 1
+    channels = round_up(ceil_div(k, ceil_div(k, tile.channels)), ROW_UNIT * sharers)
     stage = (tile.pixels + channels) * ROW_BYTES
     staging = mainloop.consumers * StagedRows(channels, 2).group_bytes
     stages = min(MOST_STAGES, (SHARED_BYTES // mainloop.min_blocks_per_sm - staging - RESERVED_BYTES) // stage)

@@ -237,7 +237,7 @@ def _pixel_row_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterato
     if mainloop.consumers > 1 and mainloop.division != "pixels":
         yield Reason("rows", "mainloop.division", mainloop.division, "pixels with rows: pixels")
     if mainloop.cluster is not None:
-        yield from _divided_row_reasons(mainloop, mainloop.cluster, size)
+        yield from _row_cluster_reasons(mainloop, mainloop.cluster, size)
     if mainloop.activations not in ("im2col", "vectors"):
         yield Reason("rows", "mainloop.activations", mainloop.activations, "im2col or vectors with rows: pixels")
     if not ELEMENTS[spec.input.type].is_float or spec.output.type not in ("f16", "bf16") or spec.output.layout != "nhwc":
@@ -247,11 +247,19 @@ def _pixel_row_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterato
         yield Reason("rows", "store", spec.store, "shared with rows: pixels")
 
 
-def _divided_row_reasons(mainloop: WarpgroupMainloop, cluster: Cluster, size: int) -> Iterator[Reason]:
-    """Clusters that kernels whose rows are pixels do not have: they divide sums, which take the place of tiles."""
+def _row_cluster_reasons(mainloop: WarpgroupMainloop, cluster: Cluster, size: int) -> Iterator[Reason]:
+    """Clusters that kernels whose rows are pixels do not have: they share filters, or divide sums, which take the place of tiles."""
     tile = mainloop.tile
+    if cluster.share == "filter":
+        if tile.channels % (8 * cluster.blocks):
+            need = f"a multiple of {8 * cluster.blocks}: 8 for each of {cluster.blocks} blocks"
+            yield Reason("cluster", "mainloop.tile.channels", str(tile.channels), need)
+        if mainloop.persistent_blocks % cluster.blocks:
+            need = f"a multiple of {cluster.blocks}, the blocks of a cluster"
+            yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
+        return
     if cluster.share != "tile":
-        yield Reason("rows", "mainloop.cluster.share", cluster.share, "tile with rows: pixels")
+        yield Reason("rows", "mainloop.cluster.share", cluster.share, "filter or tile with rows: pixels")
     if mainloop.persistent_blocks:
         yield _no_turns(mainloop)
     room = mainloop.stages * (tile.channels + tile.pixels) * tile.k * size
@@ -335,8 +343,8 @@ def _vector_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[R
     """Why threads cannot copy x."""
     if spec.input.layout != "nhwc":
         yield Reason("vectors", "input.layout", spec.input.layout, "nhwc with activations: vectors", "activations: im2col")
-    if mainloop.cluster is not None and mainloop.cluster.share != "tile":
-        need = "tile with activations: vectors, where each block copies its own pixels and filters"
+    if mainloop.cluster is not None and mainloop.cluster.share == "pixels":
+        need = "filter or tile with activations: vectors, where each block copies its own pixels"
         yield Reason("vectors", "mainloop.cluster.share", mainloop.cluster.share, need)
     if mainloop.tile.k * ELEMENTS[spec.input.type].bytes != ROW_LENGTHS[-1]:
         need = f"{ROW_LENGTHS[-1] // ELEMENTS[spec.input.type].bytes} with activations: vectors: rows of {ROW_LENGTHS[-1]} bytes"

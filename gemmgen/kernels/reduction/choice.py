@@ -111,6 +111,7 @@ class WalkChoice:
     columns: int = 1
     longest: int = 0
     repeated: bool = False
+    ragged: bool = False
 
     @property
     def in_parts(self) -> bool:
@@ -157,12 +158,12 @@ def _walk(strategy: TensorRows | TensorColumns | FlatColumns | FlatTiles | FlatR
     """Numbers that a strategy for tensors leaves open: vectors of 16 bytes, four loads in flight."""
     threads = strategy.threads or 256
     vector, unroll = strategy.vector or widest, strategy.unroll or LOADS
-    lanes, columns, longest = threads, 1, 0
+    lanes, columns, longest, ragged = threads, 1, 0, False
     if isinstance(strategy, TensorRows):
         lanes = strategy.lanes or threads
     elif isinstance(strategy, TensorColumns):
         vector = strategy.vector or max(1, min(widest, 64 // state_bytes))
-        lanes, columns = strategy.lanes or min(32, threads), strategy.columns or 1
+        lanes, columns, ragged = strategy.lanes or min(32, threads), strategy.columns or 1, strategy.ragged
     elif isinstance(strategy, FlatTiles):
         groups = threads // strategy.lanes if strategy.lanes else 16
         widest = max(1, min(widest, 64 // state_bytes, groups & -groups))
@@ -171,7 +172,7 @@ def _walk(strategy: TensorRows | TensorColumns | FlatColumns | FlatTiles | FlatR
     elif isinstance(strategy, FlatRows):
         longest = strategy.longest or 16
     walk = (strategy.early_launch, strategy.kept, strategy.reduced, strategy.wide)
-    return WalkChoice(strategy.name, threads, vector, unroll, *walk, lanes, columns, longest, strategy.repeated)
+    return WalkChoice(strategy.name, threads, vector, unroll, *walk, lanes, columns, longest, strategy.repeated, ragged)
 
 
 def _strategy(spec: ReductionSpec, widest: int) -> BlockStrategy | RowLanes | RowBlocks | ColumnTiles | TensorRows:

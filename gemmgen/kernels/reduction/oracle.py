@@ -151,7 +151,7 @@ def _tensor_sizes(plan: ReductionPlan, layout: TensorLayout) -> dict[str, dict[s
     vector, threads, unroll = plan.vector, plan.threads, plan.unroll
     outer = {name: 3 if place == 0 else 2 for axes in (layout.kept, layout.reduced) for place, name in enumerate(axes)}
     ones = dict.fromkeys(outer, 1)
-    width = plan.spec.alignment if layout.keeps_inner and not layout.flat else 1
+    width = plan.spec.alignment if layout.keeps_inner and not (layout.flat or layout.choice.ragged) else 1
     ones[layout.inner] = width
 
     def shaped(inner: int, reduced: int = 0) -> dict[str, int]:

@@ -161,6 +161,8 @@ class TensorColumns(Walk):
     """Threads side by side, each with ``vector`` neighbouring results."""
     columns: Annotated[int, Field(ge=1, le=8, strict=True)] | None = None
     """Vectors of results that a thread has, ``lanes`` vectors apart."""
+    ragged: bool = False
+    """The innermost extent may be any: the last vector along it has only a part of its elements."""
 
 
 class FlatColumns(Walk):

@@ -243,7 +243,8 @@ class TensorLayout:
             for name in self.kept
         ]
         if width > 1:
-            promised = [f"{name}_stride" for name in self.axes[1 if self.repeated else 0 : -1]] + ([self.inner] if self.keeps_inner else [])
+            promised = [f"{name}_stride" for name in self.axes[1 if self.repeated else 0 : -1]]
+            promised += [self.inner] if self.keeps_inner and not self.choice.ragged else []
             for name in promised if not self.flat else ():
                 text = f"{name} must be a multiple of {width}, as the spec's alignment promises"
                 constraints.append(Constraint(Formula(f"{name} % {width} == 0"), text))

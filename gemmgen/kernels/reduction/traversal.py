@@ -22,9 +22,9 @@ THREADS = 256
 SHARED_BYTES = 32 << 10
 """Shared memory of a block at most: several blocks then fit on an SM."""
 MAX_FLAT_ROW_LENGTH = 64
-SHORTEST_ROWS, MOST_ROW_LOADS = 8, 32
-"""Elements of rows up to which a thread reads them one by one, and loads of a thread, of several rows. The L1 then gives what other loads
-of a warp have brought."""
+SHORTEST_ROWS = {2: 12, 4: 10}
+"""Elements of rows up to which a thread reads them one by one, of two rows, by the bytes of an element. The L1 then gives what other loads
+have brought: 1442559 x 5 of float32 take 9.5 us, 13.9 through shared memory; 1100001 x 10 of halves 7.8 and 12.3."""
 MAX_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, for any alignment of rows."""
 FLAT_COLUMN_THREADS = 512
@@ -79,6 +79,11 @@ FEW_UNITS = (300, 400)
 either way."""
 WORD_COLUMNS = 4
 """Results of a thread that it reads one by one, four bytes each: 8441173 take 18.9 us, 28.9 with eight and twice as many threads."""
+MOST_SHARERS = 8
+"""Blocks of tiles of several axes above which fewer, larger blocks share a result: 27 x 14 x 61 x 210 over two axes takes 10.4 us with 4
+blocks of 512 threads, 12.3 with 18 of 256."""
+LEAST_RAGGED = 32
+"""Vectors of a row from which on the last may be a part of one."""
 MAX_REPEATED = 256
 """Places that one thread stores a result for."""
 NARROW_LOADS = 16
@@ -215,14 +220,15 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     vector = VECTOR_BYTES // size if inner.stride == 1 else 1
     ragged = inner.extent * size % VECTOR_BYTES != 0
     packed = len(kept) == len(reduced) == 1 and inner.stride == 1 and kept[0].stride == inner.extent
+    shortest = packed and inner.extent <= SHORTEST_ROWS.get(size, 0) and results <= MAX_COUNTED
+    if shortest and (ragged or inner.extent * size == VECTOR_BYTES):
+        return _shortest_rows(kept, reduced, types, multiprocessors)
     if packed and not ragged and inner.extent * size < 4 * VECTOR_BYTES and alignment >= VECTOR_BYTES and results <= MAX_COUNTED:
         loads = power_of_two(inner.extent * size // VECTOR_BYTES)
         alone = _checked(
             TensorRows, "tensor_rows", threads=LANE_THREADS, vector=vector, unroll=loads, kept=1, reduced=1, wide=False, lanes=1
         )
         return Traversal(alone, vector, 1, kept, reduced)
-    if packed and size > 1 and inner.extent <= SHORTEST_ROWS and results <= MAX_COUNTED:
-        return _shortest_rows(kept, reduced, types, multiprocessors)
     if packed and inner.extent <= MAX_FLAT_ROW_LENGTH and (ragged or inner.extent * size < 4 * VECTOR_BYTES) and results <= MAX_COUNTED:
         longest = min(MAX_FLAT_ROW_LENGTH, max(8, power_of_two(inner.extent), LOADS * vector))
         threads = max(32, min(THREADS, SHARED_BYTES // (longest * size)))
@@ -268,12 +274,9 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
 
 
 def _shortest_rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, multiprocessors: int) -> Traversal:
-    """Threads side by side, each with all elements of several rows."""
-    results, extent, columns = kept[0].extent, reduced[0].extent, 1
-    while columns < 8 and 2 * columns * extent <= MOST_ROW_LOADS and results >= 2 * columns * FEW_RESULTS * LANE_THREADS * multiprocessors:
-        columns *= 2
-    while columns > 1 and columns * types.state_registers > STATE_REGISTERS:
-        columns //= 2
+    """Threads side by side, each with all elements of a row, or of two where there are many."""
+    results, extent = kept[0].extent, reduced[0].extent
+    columns = 2 if results >= 2 * FEW_RESULTS * LANE_THREADS * multiprocessors else 1
     numbers = {"threads": LANE_THREADS, "lanes": LANE_THREADS, "vector": 1, "unroll": extent, "columns": columns}
     strategy = _checked(TensorColumns, "tensor_columns", **numbers, kept=1, reduced=1, wide=False)
     return Traversal(strategy, 1, 1, kept, reduced)
@@ -327,7 +330,8 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     full = VECTOR_BYTES // size
     wide = max(outer * inner.extent, count) > MAX_COUNTED
     strides = [axis.stride for axis in (*kept[:-1], *reduced) if axis.extent > 1]
-    vector = widest(full, (alignment // size, inner.extent, *strides)) if inner.stride == 1 else 1
+    anywhere = widest(full, (alignment // size, *strides)) if inner.stride == 1 else 1
+    vector = widest(anywhere, (inner.extent,))
     packed = inner.stride == 1 and len(reduced) == 1 and reduced[0].stride == inner.extent and count > 1
     if packed and not types.has_index and not wide and count * inner.extent <= MAX_COUNTED:
         columns_walk = _flat_columns(kept, reduced, types, vector, full, multiprocessors)
@@ -337,7 +341,8 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
         columns_walk = _flat_tiles(kept, reduced, types, vector, full, multiprocessors)
         if columns_walk is not None:
             return columns_walk
-    vector = _within_registers(vector, types)
+    ragged = anywhere > vector and inner.extent >= LEAST_RAGGED * anywhere
+    vector = _within_registers(anywhere if ragged else vector, types)
     vectors = ceil_div(max(inner.extent, 1), vector)
     threads = LANE_THREADS if count == 1 else THREADS
     groups = min(threads, power_of_two(count // 4 + 1) // 2 or 1)
@@ -352,9 +357,16 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     while columns > 1 and columns * vector * types.state_registers > STATE_REGISTERS:
         columns //= 2
     tiles = outer * ceil_div(vectors, lanes * columns)
-    most, slots = count // (groups * unroll * 2), multiprocessors * RESIDENT_THREADS // threads
-    all_bytes, bytes_of_block = outer * inner.extent * count * size, threads * unroll * columns * vector * size
-    parts = _parts(tiles, most, slots, all_bytes, bytes_of_block, multiprocessors)
+    all_bytes = outer * inner.extent * count * size
+
+    def sharers(threads: int) -> int:
+        most, slots = count // (threads // lanes * unroll * 2), multiprocessors * RESIDENT_THREADS // threads
+        return _parts(tiles, most, slots, all_bytes, threads * unroll * columns * vector * size, multiprocessors)
+
+    parts = sharers(threads)
+    if parts > MOST_SHARERS and len(reduced) > 1:
+        threads *= 2
+        parts = sharers(threads)
     strategy = _checked(
         TensorColumns,
         "tensor_columns",
@@ -366,6 +378,7 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
         wide=wide,
         lanes=lanes,
         columns=columns,
+        ragged=ragged and vector > 1,
     )
     return Traversal(strategy, vector, parts, kept, reduced)
 

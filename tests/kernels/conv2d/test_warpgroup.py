@@ -127,6 +127,12 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         PIXEL_ROWS | VECTORS | {"consumers": 2, "division": "pixels", "cluster": {"blocks": 2, "share": "tile"}, "persistent_blocks": 0},
         **BFLOAT16,
     ),
+    "vectors, a cluster that shares filters": spec(
+        (64, 32, 64), VECTORS | {"cluster": {"blocks": 2, "share": "filter"}, "persistent_blocks": 4}, **FLOAT16
+    ),
+    "vectors, rows of pixels, a cluster that shares filters": spec(
+        (48, 64, 64), PIXEL_ROWS | VECTORS | {"cluster": {"blocks": 2, "share": "filter"}, "persistent_blocks": 4}, **BFLOAT16
+    ),
     "results in NCHW32": spec((128, 64, 64), {"consumers": 2}, output={"layout": "nchw32"}),
     "NCHW32 to NCHW32": spec((128, 96, 128), {"consumers": 2}, input={"layout": "nchw32"}, output={"layout": "nchw32"}, bias="f32"),
     "NCHW32 to NHWC in a cluster": spec((64, 64, 64), {"cluster": {"blocks": 2, "share": "pixels"}}, input={"layout": "nchw32"}),
@@ -298,7 +304,8 @@ def test_a_launch_that_does_not_wait_is_found_out() -> None:
         (spec(output={"layout": "nchw32"}, store="tma"), "store"),
         (spec(more={"store_buffers": 2}), "store"),
         (spec((64, 64, 64), VECTORS), "vectors"),
-        (spec((64, 64, 128), VECTORS | {"cluster": {"blocks": 2, "share": "filter"}}), "vectors"),
+        (spec((64, 64, 128), VECTORS | {"cluster": {"blocks": 2, "share": "pixels"}}), "vectors"),
+        (spec((72, 64, 64), PIXEL_ROWS | {"cluster": {"blocks": 2, "share": "filter"}}, **FLOAT16), "cluster"),
         (spec((64, 64, 128), VECTORS, input={"layout": "nchw32"}), "vectors"),
         (spec((64, 64, 128), VECTORS, zero_point="argument"), "zero_point"),
         (spec((64, 64, 128), PIXEL_ROWS), "rows"),

@@ -50,6 +50,7 @@ def _walk(draw: st.DrawFn) -> dict[str, Any]:
         strategy["lanes"] = draw(st.sampled_from([None, 2, 4, 6, 8, 16]))
     if name == "tensor_columns":
         strategy |= {"lanes": draw(st.sampled_from([1, 4, 16, 32, 64])), "columns": draw(st.sampled_from([1, 1, 2, 3]))}
+        strategy["ragged"] = draw(st.booleans())
     if name == "tensor_columns" and strategy["vector"] is None:
         strategy["vector"] = 1
     return strategy | ({"longest": draw(st.sampled_from([8, 16, 32]))} if name == "flat_rows" else {})

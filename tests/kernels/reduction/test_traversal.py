@@ -48,7 +48,7 @@ def test_axes_keep_their_order_where_places_are_numbered() -> None:
         ([(1 << 24, 1)], [(6, 1 << 24)], "tensor_columns"),
         ([(7, 1)], [(1 << 20, 7)], "flat_columns"),
         ([(1 << 20, 7)], [(7, 1)], "tensor_columns"),
-        ([(1 << 20, 9)], [(9, 1)], "flat_rows"),
+        ([(1 << 20, 11)], [(11, 1)], "flat_rows"),
         ([(10**7, 1)], [], "tensor_columns"),
         ([(29, 1232 * 371), (371, 1)], [(1232, 371)], "flat_tiles"),
         ([(29, 1232 * 372), (372, 1)], [(1232, 372)], "tensor_columns"),
@@ -61,11 +61,17 @@ def test_every_kind_of_tensor_has_its_strategy(kept: Any, reduced: Any, name: st
     assert rule(kept, reduced).strategy.name == name
 
 
-@pytest.mark.parametrize(("rows", "length", "columns"), [(1442559, 5, 4), (2400001, 3, 8), (300001, 7, 2), (5000, 6, 1)])
+@pytest.mark.parametrize(("rows", "length", "columns"), [(1442559, 5, 2), (700001, 4, 2), (1200001, 9, 2), (5000, 6, 1)])
 def test_a_thread_reads_several_of_the_shortest_rows(rows: int, length: int, columns: int) -> None:
     strategy = rule([(rows, length)], [(length, 1)], alignment=4).strategy
     assert isinstance(strategy, TensorColumns)
     assert (strategy.unroll, strategy.columns, strategy.vector) == (length, columns, 1)
+
+
+@pytest.mark.parametrize(("kept", "reduced"), [([(9228031, 1)], []), ([(1513, 1)], [(2648, 1516)])])
+def test_the_last_vector_of_aligned_rows_may_be_a_part_of_one(kept: Any, reduced: Any) -> None:
+    strategy = rule(kept, reduced).strategy
+    assert isinstance(strategy, TensorColumns) and strategy.ragged and strategy.vector == 4
 
 
 def odd_middle(outer: int, rows: int, columns: int, stored: str) -> Traversal:
