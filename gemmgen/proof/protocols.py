@@ -431,7 +431,7 @@ def _value(content: Content, known: Knowledge, counters: dict[Expression, Value]
     With ``counters``, each counter is any number of 32 bits, which is kept there.
     """
     if isinstance(content, int):
-        return constant(signed(content, 32))
+        return constant(signed(content, 64 if content >> 32 else 32))
     if isinstance(content, tuple):
         return None
     if content.operation == "counter" and counters is not None:
@@ -452,6 +452,8 @@ def _value(content: Content, known: Knowledge, counters: dict[Expression, Value]
     values = [part for part in parts if part is not None]
     kind = next((word for word in reversed(modifiers) if word[1:] in ("16", "32", "64")), "")
     if meaning is None or len(values) < len(parts) or not kind:
+        return None
+    if kind.endswith("64") and any(isinstance(part, int) and 1 << 31 <= part < 1 << 32 for part in content.arguments):
         return None
     instruction = Instruction(opcode, tuple(modifiers), (), None, False, 0, content.operation, None)
     found = meaning(known, instruction, values, int(kind[1:]), kind.startswith("s"), ())

@@ -43,7 +43,7 @@ from gemmgen.proof.knowledge import (
     Wait,
     bits_of,
 )
-from gemmgen.proof.slicing import FLOATS, negated_register, written
+from gemmgen.proof.slicing import FLOATS, SPACES, is_plain, negated_register, written
 from gemmgen.proof.terms import mentions, node_of
 from gemmgen.proof.values import (
     UNBOUNDED,
@@ -110,11 +110,8 @@ OF_RINGS = frozenset(
 )
 """Opcodes of kernels with a ring that the ring's own rules cover: see ``gemmgen.proof.rings``."""
 KINDS: dict[str, AccessKind] = {"ld": "load", "st": "store"}
-SPACES = ("global", "shared", "local", "const", "param")
 GENERIC = "generic "
 """Prefix of the array of an address that was made generic: it is no address in the array's space until it is converted back."""
-KNOWN_FORMS = frozenset({"lo", "hi", "wide", "to", *SPACES})
-"""Modifiers of arithmetic that is modelled, besides types."""
 # fmt: off
 FORMS_OF_ACCESSES = frozenset((
     *SPACES, "v2", "v4", "v8", "volatile", "relaxed", "acquire", "release", "acq_rel", "weak", "cta", "cluster", "gpu", "sys", "nc",
@@ -345,7 +342,7 @@ def _computed(known: Knowledge, instruction: Instruction, path: Path, state: Sta
         return _conversion(known, instruction, path, state)
     if opcode not in ("mov", "cvta") and (opcode not in _ARITHMETIC or not kind):  # several numbers in a register have no type here
         return None
-    if opcode != "cvta" and any(each not in TYPE_BYTES and each not in KNOWN_FORMS for each in instruction.modifiers):
+    if not is_plain(instruction):
         return None
     values: list[Value] = []
     for operand in operands[1:]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gemmgen.emulator.ptx.syntax import (
+    TYPE_BYTES,
     Address,
     Float,
     Function,
@@ -25,6 +26,10 @@ FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2"})
 
 _REGISTERS_OF = {"f32": "b32", "f64": "b64"}
 """The untyped registers of the compiler for architectures from sm_100 on, by the floats that they hold."""
+
+SPACES = ("global", "shared", "local", "const", "param")
+PLAIN_FORMS = frozenset({"lo", "hi", "wide", "to", *SPACES})
+"""Modifiers of arithmetic that is modelled, besides types."""
 
 NO_RESULT = frozenset(
     ("st", "bar", "barrier", "bra", "ret", "exit", "red", "fence", "membar", "prefetch", "cp", "stmatrix", "griddepcontrol", "nanosleep")
@@ -185,6 +190,11 @@ def data_predicates(function: Function) -> frozenset[Register]:
             if register.type == "pred":
                 (predicates if compares else others).add(register)
     return frozenset(predicates - others)
+
+
+def is_plain(instruction: Instruction) -> bool:
+    """True for arithmetic without modifiers that change its meaning, such as saturation; comparisons have rules of their own."""
+    return all(modifier in TYPE_BYTES or modifier in PLAIN_FORMS for modifier in instruction.modifiers)
 
 
 def negated_register(operand: Operand) -> tuple[Register | None, bool]:

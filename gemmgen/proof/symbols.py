@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from gemmgen.emulator.ptx.syntax import Instruction
-from gemmgen.proof.slicing import FLOATS
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Register
+from gemmgen.proof.slicing import FLOATS, is_plain
 
 Each: TypeAlias = tuple[int, ...]
 """One number for each thread of the block."""
@@ -100,7 +100,7 @@ def operation_of(instruction: Instruction) -> Operation | None:
     bits = _BITS.get(kind[1:])
     if bits is None or kind[0] not in "sub" or "sat" in instruction.modifiers or "cc" in instruction.modifiers:
         return None
-    if opcode == "bfe" and kind.startswith("s"):
+    if (opcode == "bfe" and kind.startswith("s")) or _has_other_meaning(instruction):
         return None
     size = 1 << bits
     as_type: Operation = (lambda a: signed(a, bits)) if kind.startswith("s") else (lambda a: a & (size - 1))
@@ -125,10 +125,26 @@ def operation_of(instruction: Instruction) -> Operation | None:
         if added:
             return lambda a, b, c: ((as_type(a) * as_type(b) >> shift) + c) & mask
         return lambda a, b: (as_type(a) * as_type(b) >> shift) & mask
+    if opcode == "popc":
+        return lambda a: (a & (size - 1)).bit_count()
     plain = _plain(opcode, bits, as_type)
     if plain is None:
         return None
     return lambda *values: plain(*values) & (size - 1)
+
+
+def _has_other_meaning(instruction: Instruction) -> bool:
+    """True for forms of arithmetic that are not modelled, and for results that are extended to a wider register."""
+    opcode, types = instruction.opcode, instruction.types
+    if opcode == "setp":
+        return len(instruction.modifiers) != 2
+    if opcode == "cvt":
+        target = instruction.operands[0] if instruction.operands else None
+        wider = isinstance(target, Register) and TYPE_BYTES[target.type] > TYPE_BYTES[types[0]]
+        return len(instruction.modifiers) != 2 or (wider and types[0].startswith("s"))
+    if opcode == "cvta":  # addresses of global memory, and of parameters, are generic ones
+        return not (instruction.has("global") or instruction.has("param"))
+    return not is_plain(instruction)
 
 
 def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
@@ -170,9 +186,8 @@ def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
         "rem": lambda a, b: as_type(a) - quotient(a, b) * as_type(b),
         "selp": lambda a, b, p: a if p else b,
         "bfi": insert,
-        "bfe": lambda a, position, length: (a >> (position & 255)) & ((1 << (length & 255)) - 1),
+        "bfe": lambda a, position, length: ((a & (1 << bits) - 1) >> (position & 255)) & ((1 << (length & 255)) - 1),
         "lop3": table,
-        "popc": lambda a: a.bit_count(),
     }
     return meanings.get(opcode)
 
@@ -234,10 +249,10 @@ def _of_numbers(operation: Operation, values: tuple[int | Each, ...]) -> int | E
 
 def _expression(instruction: Instruction, values: tuple[Content, ...]) -> Content | None:
     opcode = instruction.opcode
+    if opcode in UNKNOWN_LANE or (instruction.type not in FLOATS and _has_other_meaning(instruction)):
+        return None
     if opcode in ("mov", "cvta"):
         return values[0]
-    if opcode in UNKNOWN_LANE:
-        return None
     if opcode in ("and", "or", "xor", "not") and instruction.type == "pred":
         return logic(opcode, values)
     if opcode not in BY_THREAD and not all(
