@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Integer, Operand, Register
 from gemmgen.hardware.target import WARP_THREADS
@@ -16,28 +16,28 @@ ALL_LANES = (1 << WARP_THREADS) - 1
 def incomplete_masks(function: Function, threads: int) -> Iterator[Instruction]:
     """Statements whose mask of lanes may leave out a lane that executes them."""
     present = (1 << min(threads, WARP_THREADS)) - 1
-    constants = _constants(function)
+    constants = constants_of(function)
     for instruction in function.body:
         of_warp = instruction.opcode in ("bar", "barrier") and instruction.has("warp")
         if not of_warp and not (instruction.opcode in MASKED and instruction.has("sync")):
             continue
-        mask = _number(instruction.operands[-1], constants) if instruction.operands else None
+        mask = number_of(instruction.operands[-1], constants) if instruction.operands else None
         if mask is None or present & ~mask:
             yield instruction
 
 
 def missing_lanes(function: Function, threads: int) -> Iterator[Instruction]:
     """Shuffles that may read from lanes that a block has not: its last warp has fewer, and their segments are not whole."""
-    constants = _constants(function)
+    constants = constants_of(function)
     for instruction in function.body:
         if instruction.opcode != "shfl" or not threads % WARP_THREADS:
             continue
-        clamp = _number(instruction.operands[3], constants) if len(instruction.operands) > 3 else None
+        clamp = number_of(instruction.operands[3], constants) if len(instruction.operands) > 3 else None
         if clamp is None or threads % (WARP_THREADS - (clamp >> 8 & WARP_THREADS - 1)):
             yield instruction
 
 
-def _constants(function: Function) -> dict[str, int]:
+def constants_of(function: Function) -> dict[str, int]:
     """Registers that one unguarded move of a number writes, and nothing else."""
     writers: dict[str, list[Instruction]] = {}
     for instruction in function.body:
@@ -51,7 +51,8 @@ def _constants(function: Function) -> dict[str, int]:
     return found
 
 
-def _number(operand: Operand, constants: dict[str, int]) -> int | None:
+def number_of(operand: Operand, constants: Mapping[str, int]) -> int | None:
+    """The 32 bits of a number, or of a register that always holds one; None for other operands."""
     if isinstance(operand, Integer):
         return operand.value & ALL_LANES
     return constants.get(operand.name) if isinstance(operand, Register) else None

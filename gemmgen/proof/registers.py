@@ -6,11 +6,13 @@ If a register is written only where a predicate holds, the analysis keeps this f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Register, registers_of
 from gemmgen.proof.control import LEAVES, ControlFlow
+from gemmgen.proof.members import constants_of, number_of
 from gemmgen.proof.slicing import NO_RESULT, negated_register, written
 
 
@@ -45,7 +47,7 @@ class _Facts:
 
 def read_unwritten(function: Function, flow: ControlFlow) -> Iterator[tuple[Instruction, Register]]:
     """Statements that may use an unwritten register, each with that register."""
-    entry = _at_entry(flow)
+    entry, never = _at_entry(flow), _never(function)
     for block in sorted(flow.order):
         if block == flow.end:
             continue
@@ -53,7 +55,7 @@ def read_unwritten(function: Function, flow: ControlFlow) -> Iterator[tuple[Inst
         assert facts is not None
         passing = _Passing(facts)
         for instruction in flow.blocks[block]:
-            for register, guard in _reads(instruction):
+            for register, guard in _reads(instruction, never):
                 if not passing.has(register.name, guard):
                     yield instruction, register
             passing.after(instruction)
@@ -154,8 +156,26 @@ def copied(instruction: Instruction) -> Register | None:
     return source if isinstance(target, Register) and isinstance(source, Register) else None
 
 
-def _reads(instruction: Instruction) -> Iterator[tuple[Register, str]]:
-    """Registers that a statement uses, each with the predicate under which it uses the register."""
+def _never(function: Function) -> frozenset[str]:
+    """Predicates that one comparison of two numbers writes, which does not hold."""
+    constants = constants_of(function)
+    writes = Counter(register.name for instruction in function.body for register in written(instruction))
+    found: set[str] = set()
+    for instruction in function.body:
+        if instruction.opcode != "setp" or instruction.guard is not None or instruction.modifiers not in (("ne", "b32"), ("ne", "s32")):
+            continue
+        target, *compared = instruction.operands
+        one, other = (number_of(operand, constants) for operand in compared)
+        if isinstance(target, Register) and writes[target.name] == 1 and one is not None and one == other:
+            found.add(target.name)
+    return frozenset(found)
+
+
+def _reads(instruction: Instruction, never: Container[str] = ()) -> Iterator[tuple[Register, str]]:
+    """Registers that a statement uses, each with the predicate under which it uses the register.
+
+    A product of a warpgroup adds to its results unless its predicate is in ``never``.
+    """
     guard = _guard(instruction)
     if instruction.guard is not None:
         yield instruction.guard, ""
@@ -168,7 +188,9 @@ def _reads(instruction: Instruction) -> Iterator[tuple[Register, str]]:
         for operand, under in ((yes, chosen), (no, _opposite(chosen) if chosen else ""), (condition, "")):
             yield from ((register, under) for register in registers_of(operand))
         return
-    targets = 0 if instruction.opcode in NO_RESULT or (instruction.opcode == "wgmma" and instruction.has("mma_async")) else 1
+    adds = instruction.opcode == "wgmma" and instruction.has("mma_async")
+    adds = adds and not any(isinstance(each, Register) and each.type == "pred" and each.name in never for each in instruction.operands)
+    targets = 0 if instruction.opcode in NO_RESULT or adds else 1
     for operand in instruction.operands[targets:]:
         yield from ((register, guard) for register in registers_of(operand))
     if targets and instruction.operands and not written(instruction):

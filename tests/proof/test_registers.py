@@ -63,6 +63,11 @@ FUNCTIONS: dict[str, tuple[str, set[str]]] = {
         " wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p1, 1, 1, 0, 0;",
         {"%f4"},
     ),
+    "products that begin sums": (
+        "mov.b32 %r3, 0; setp.ne.b32 %p3, %r3, 0;"
+        " wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd1, %p3, 1, 1, 0, 0;",
+        set(),
+    ),
     "a guard of its own": (f"@%p2 setp.gt.s32 %p2, %r1, 7; @%p2 {STORE}", {"%p2", "%f1"}),
 }
 
