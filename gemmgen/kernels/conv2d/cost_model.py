@@ -51,7 +51,7 @@ class WarpgroupCosts:
 
 
 WARPGROUP_COSTS = {
-    True: WarpgroupCosts(in_flight=1.6, issue=1.0, windows=1.25, loads=0.325, stores=0.3, joined=530.0, scattered=132 / 128),
+    True: WarpgroupCosts(in_flight=1.6, issue=1.0, windows=1.25, loads=0.52, stores=0.3, joined=530.0, scattered=132 / 128),
     False: WarpgroupCosts(COPIES_IN_FLIGHT, TENSOR_CORE_ISSUE, 1.0, COPY_ENGINE_SHARE, STORES_EXPOSED, 0.0, 1.0),
 }
 """For 16-bit floats, fitted to 18 layers on an H200, all instances of each; for integers."""
