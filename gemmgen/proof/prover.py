@@ -13,14 +13,19 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.hardware.target import ARCHITECTURES
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence
 
 if TYPE_CHECKING:
+    from gemmgen.emulator.ptx.syntax import Function, Module
     from gemmgen.proof.obligations import Verdict
 
 ASSUMED_BLOCKS = "no grid of more than 2^30 blocks"
 ASSUMED_RUNNING = "every block of a grid runs, whatever others wait for"
 ASSUMED_ZERO = "counters and words of a workspace are 0 before a launch"
+ASSUMED_LIMITS = "grids and shared memory are within the limits of a launch"
+MAX_DEPTH = 64
+"""Threads of a block along z, on every architecture."""
 SECONDS = 60.0
 """Time for one kernel."""
 
@@ -65,7 +70,9 @@ def domain(sequence: LaunchSequence) -> tuple[str, ...]:
     bounds = [f"{dimension.minimum} <= {dimension.name} <= {dimension.maximum}" for dimension in sequence.dimensions]
     apart = [f"different elements of {name} have different addresses" for name in assumed_apart(sequence)]
     running = [ASSUMED_RUNNING, ASSUMED_ZERO] if _shares(sequence) else []
-    return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints), *apart, *running, ASSUMED_BLOCKS)
+    sizes = [formula for launch in sequence.launches for formula in (*launch.grid[1:], launch.dynamic_shared_bytes)]
+    limits = [ASSUMED_LIMITS] if any(formula.names for formula in sizes) else []
+    return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints), *apart, *running, ASSUMED_BLOCKS, *limits)
 
 
 def _shares(sequence: LaunchSequence) -> bool:
@@ -115,9 +122,8 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
         required = function.directives.get("reqnctapercluster", ())
         if required and (*required, 1, 1)[:3] != launch.cluster:
             raise Unliftable(None, "a launch with other clusters than the kernel requires")
-        most, exact = function.directives.get("maxntid"), function.directives.get("reqntid")
-        if (most and launch.threads > prod(most)) or (exact and (*exact, 1, 1)[:3] != launch.block):
-            raise Unliftable(None, "a launch with a block that the kernel does not allow")
+        if why := _no_launch(module, function, launch):
+            raise Unliftable(None, why)
         if uses_rings(function) or uses_cluster(function):
             if product is not None:
                 names = (*names, "coverage")
@@ -182,6 +188,23 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
         reasons += [f"seems not to hold at: {each.statement} {each.line}".strip() for each in verdict.counterexamples]
         found.append(Property(name, MEANINGS[name], status, verdict.obligations, verdict.proved, tuple(reasons), example))
     return KernelProof(launch.entry, tuple(found), time.process_time() - began, solver.queries)
+
+
+def _no_launch(module: Module, function: Function, launch: KernelLaunch) -> str:
+    """Why no device makes a launch: its block or its shared memory; empty if some may. Sizes that depend on the problem are assumed."""
+    most, exact = function.directives.get("maxntid"), function.directives.get("reqntid")
+    if (most and launch.threads > prod(most)) or (exact and (*exact, 1, 1)[:3] != launch.block):
+        return "a launch with a block that the kernel does not allow"
+    if launch.block[2] > MAX_DEPTH:
+        return f"a block of {launch.block[2]} threads along z; a GPU has at most {MAX_DEPTH}"
+    static = sum(each.size for each in (*module.variables.values(), *function.variables) if each.space == "shared")
+    dynamic = 0 if launch.dynamic_shared_bytes.names else launch.dynamic_shared_bytes.evaluate({})
+    device = ARCHITECTURES.get(module.target)
+    if device is None:
+        return f"the limits of {module.target} are not known"
+    if static > device.static_shared_bytes_per_block or static + dynamic > device.shared_bytes_per_block:
+        return f"{static} static and {dynamic} dynamic bytes of shared memory are more than a block of {device.name} may have"
+    return ""
 
 
 def _meets(progress: Verdict) -> bool:

@@ -685,6 +685,8 @@ class Ring:
         threads = values.of(instruction.operands[1]) if len(instruction.operands) == 2 else len(role.threads)
         if not isinstance(number, int | tuple) or not isinstance(threads, int):
             raise Unliftable(instruction, "a barrier that is not known")
+        if len(instruction.operands) == 2 and threads % WARP_THREADS:
+            raise Unliftable(instruction, "a barrier waits for whole warps")
         numbers = number if isinstance(number, tuple) else (number,) * len(role.threads)
         mine = [each for each, here in zip(numbers, role.threads, strict=True) if here]
         if any(mine.count(each) != threads for each in set(mine)) or any(not 0 <= each < 16 for each in mine):

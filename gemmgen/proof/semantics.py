@@ -897,6 +897,8 @@ def _team_barrier(known: Knowledge, operands: tuple[Operand, ...], state: State)
     threads = operand_value(known, operands[1], state) if len(operands) == 2 else None
     if number is None or threads is None or threads.constant is None:
         raise known.unliftable("a barrier for a number of threads that is not known")
+    if threads.constant % WARP_THREADS:
+        raise known.unliftable(f"a barrier waits for whole warps, not for {threads.constant} threads")
     if known.team is not None:
         if known.team[1] != threads.constant or not known.team[0].eq(number.z3):
             raise known.unliftable("named barriers of different teams are not modelled")

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("z3")
 
 from gemmgen.cli.proof_files import ForeignKernel, read_foreign
-from gemmgen.proof.prover import KernelProof, prove_sequence
+from gemmgen.proof.prover import ASSUMED_LIMITS, KernelProof, domain, prove_sequence
 
 SECONDS = 30.0
 XY = "const float* x, float* y, int n"
@@ -32,6 +32,7 @@ class Reading:
     expects: tuple[str, ...] = ("n <= 1000000",)
     architecture: str | None = None
     bounds: str = ""
+    shared: str = "0"
 
     def read(self, body: str, folder: Path) -> ForeignKernel:
         file = folder / "kernel.cu"
@@ -44,7 +45,7 @@ class Reading:
             grid=self.grid,
             arrays=self.arrays,
             expects=self.expects,
-            shared="0",
+            shared=self.shared,
             seconds=SECONDS,
         )
 
@@ -119,6 +120,17 @@ WRONG = {
         architecture="sm_100a",
     ),
     "a block that the kernel does not allow": Reading("complete", f"{INDEX} if (i < n) y[i] = x[i];", bounds="__launch_bounds__(32)"),
+    "a barrier of a part of a warp": Reading(
+        "progress",
+        "const int t = threadIdx.x, i = blockIdx.x * 48 + t; __shared__ float s[48]; s[t] = i < n ? x[i] : 0;"
+        ' asm volatile("bar.sync 1, 48;");'
+        " if (i < n) y[i] = s[47 - t];",
+        grid="ceil_div(n, 48)",
+        threads=48,
+    ),
+    "more shared memory than a block may have": Reading(
+        "complete", f"{INDEX} extern __shared__ float s[]; s[t] = i < n ? x[i] : 0.0f; if (i < n) y[i] = s[t];", shared="300000"
+    ),
     "a minimum that is never negative": Reading(
         "memory",
         f'{INDEX} int d; asm("min.s32.relu %0, %1, %2;" : "=r"(d) : "r"(i - 5), "r"(-1)); if (i < n && i < 5 && d == 0) y[n] = x[i];',
@@ -193,3 +205,11 @@ def test_a_fault_of_another_kind_confirms_nothing(tmp_path: Path) -> None:
     kernel = reading.read(reading.body, tmp_path)
     assert "shared s" in kernel.replay("races", {"n": 64})
     assert (kernel.replay("once", {"n": 64}), kernel.replay("memory", {"n": 64})) == ("", "")
+
+
+def test_limits_of_sizes_that_the_problem_gives_are_named(tmp_path: Path) -> None:
+    body = f"{INDEX} if (i < n) y[i] = x[i];"
+    fixed = Reading("memory", body).read(body, tmp_path).sequence
+    by_rows = Reading("memory", body, grid="1, ceil_div(n, 64)").read(body, tmp_path).sequence
+    assert ASSUMED_LIMITS not in domain(fixed)
+    assert domain(by_rows)[-1] == ASSUMED_LIMITS
