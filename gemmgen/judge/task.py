@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +31,8 @@ FAR = 1037
 POWER = 1024
 SQUARE = 64
 """Powers of two, as sizes that benchmarks have: alone, and of all extents."""
+PAIRED = 257
+"""Two sizes whose product is larger than 16 bits can count."""
 MAX_SIZES = 16
 """Sizes of a problem; shapes are drawn around the tile in each of them."""
 
@@ -137,7 +140,8 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
 
     One size at a time is 1, and around the tile one below, one above and a prime number, and then all sizes at once, so that the last tile
     is cut on every side. Then one size at a time exceeds the given ones, and is far larger or a large power of two with small other sizes.
-    Finally all sizes are one power of two, one is larger than 16 bits can count while the others are 1, and all are 1.
+    Finally all sizes are one power of two, one is larger than 16 bits can count while the others are 1, or the product of two is, and all
+    are 1.
 
     Raises ``GemmgenError`` if a given shape is too large to run. Derived shapes that are too large are left out.
     """
@@ -159,6 +163,7 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
         {**small, name: value} for name in base for value in (max(FAR, 2 * base[name] + 1), max(POWER, 1 << base[name].bit_length()))
     ]
     shapes += [{**dict.fromkeys(base, 1), name: WIDE} for name in base if _in_parallel(task, name)]
+    shapes += [{**dict.fromkeys(base, 1), one: PAIRED, other: PAIRED} for one, other in combinations(base, 2)]
     shapes.append(dict.fromkeys(base, 1))
     shapes = [{name: round_up(value, task.multiples.get(name, 1)) for name, value in shape.items()} for shape in shapes]
     unique = {tuple(sorted(shape.items())): shape for shape in shapes}
