@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemmgen.dispatch.matcher import space_of
 from gemmgen.dispatch.model import memory_bandwidth, operation_rate, seconds_of_many
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.family import KernelSpec
+from gemmgen.kernels.points import Points
 from gemmgen.kernels.requests import Request
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SHOWN = 8
 """Points that are planned whole."""
@@ -52,10 +57,44 @@ def fastest_points(request: Request, device: Device, longest_early: float, most:
     ``longest_early``: seconds up to which kernels start while the work before them still runs; ``early_copies``: True if they then copy
     tiles of a constant operand.
     """
+    tried = _tried_points(request, device)
+    if tried is None:
+        return []
+    import numpy as np
+
+    fastest = []
+    for place in np.argsort(tried.expected - tried.saved if early_copies else tried.expected, kind="stable")[:most]:
+        group = int(np.searchsorted(tried.first, tried.best[place], side="right")) - 1
+        seconds = float(tried.expected[place])
+        make = partial(tried.groups[group].spec, int(tried.best[place] - tried.first[group]), seconds < longest_early)
+        coordinates = tuple(tried.features[place].tolist())
+        fastest.append(Point(make, seconds, float(tried.errors[place]), float(tried.least[place]), coordinates, float(tried.saved[place])))
+    return fastest
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """The points whose times are corrected, in columns, and the groups that they are of."""
+
+    groups: Sequence[Points]
+    first: NDArray[np.intp]
+    """Number of the first point of each group."""
+    best: NDArray[np.intp]
+    """Numbers of the points."""
+    features: NDArray[np.float64]
+    errors: NDArray[np.float64]
+    least: NDArray[np.float64]
+    expected: NDArray[np.float64]
+    saved: NDArray[np.float64]
+
+
+@lru_cache(maxsize=4)
+def _tried_points(request: Request, device: Device) -> _Tried | None:
+    """The points that are tried for a request, remembered for the choice with a caller's promises, which follows that without."""
     space = space_of(request.kind)
     groups = space.points(request, device) if space is not None else []
     if not groups:
-        return []
+        return None
     import numpy as np
 
     modelled = np.concatenate([seconds_of_many(points.works, device) for points in groups])
@@ -67,17 +106,8 @@ def fastest_points(request: Request, device: Device, longest_early: float, most:
     features = np.concatenate([points.features[places] for points, places in zip(groups, inside, strict=True)])
     traits = np.concatenate([points.traits(places) for points, places in zip(groups, inside, strict=True) if len(places)])
     errors = groups[0].errors(traits)
-    expected = bounded_seconds(modelled * np.exp(errors), least)
     saved = np.concatenate([points.saved for points in groups])[best]
-    fastest = []
-    for place in np.argsort(expected - saved if early_copies else expected, kind="stable")[:most]:
-        group = int(np.searchsorted(first, best[place], side="right")) - 1
-        seconds = float(expected[place])
-        make = partial(groups[group].spec, int(best[place] - first[group]), seconds < longest_early)
-        fastest.append(
-            Point(make, seconds, float(errors[place]), float(least[place]), tuple(features[place].tolist()), float(saved[place]))
-        )
-    return fastest
+    return _Tried(groups, first, best, features, errors, least, bounded_seconds(modelled * np.exp(errors), least), saved)
 
 
 SUSTAINED_MEMORY = 0.92
