@@ -13,6 +13,7 @@ from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved, held, reductio
 from gemmgen.kernels.gemm.tensor_cores.cost import Pace, of_few, share_of
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan
 from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
+from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K
 from gemmgen.kernels.launch import CLUSTERED
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 
@@ -25,6 +26,9 @@ an H200 by tiles of 128 x 176, 1.08 by 128 x 256, 1.3 to 1.7 by 64 x 32."""
 WAITING_OPERATIONS = 2.2e6
 """Operations for these where the tensor cores wait for them: one block on an SM, one set of products, all columns of a tile. 1024 x 7424 x
 11648 took 190 us by 128 x 152 on an H200, 158 by halves of 128 x 256."""
+UNEVEN_OPERATIONS = 0.6e6
+"""Operations for these, besides, where halves of a tile's columns are in several blocks of scales. 4096 x 24576 x 1536 took 304 us by tiles
+of 128 x 224 on an H200, 287 by 128 x 256."""
 FILLED = 4.6
 """Time of a row of a box that lies beyond the matrix, over that of one that exists: 1 x 4096 x 11008 of bytes takes 20 us by tiles of 64
 rows on an H200, 64 x 4096 x 11008 takes 14."""
@@ -56,6 +60,7 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
     hidden = loop.ping_pong and plan.fragment_store in ("boxes", "partial")
     added = SCATTERED_READS * len(plan.residuals) if scattered else 0.0
     scaled = WAITING_OPERATIONS if loop.product_sets == loop.blocks_n == loop.min_blocks_per_sm == 1 else SCALED_OPERATIONS
+    scaled += UNEVEN_OPERATIONS * (loop.blocks_n > 1 and loop.tile_n % BLOCK_K > 0)
     main = Work(
         blocks=spread(share.blocks, loop.cluster_blocks),
         threads=loop.threads,

@@ -24,7 +24,7 @@ from gemmgen.kernels.gemm.wgmma.reasons import (
     shape_reasons,
     wgmma_reasons,
 )
-from gemmgen.kernels.gemm.wgmma.scaled import few_columns, scale_blocks, scale_bytes, scale_steps
+from gemmgen.kernels.gemm.wgmma.scaled import SCALE_WARPS, scale_blocks, scale_bytes, scale_steps
 from gemmgen.kernels.math.warpgroup import (
     BLOCK_ROWS,
     INSTRUCTION_BYTES,
@@ -46,10 +46,8 @@ PRODUCER_REGISTERS = {2: 40, 3: 32}
 CONSUMER_REGISTERS = {2: 232, 3: 160}
 """Registers of a thread, by the number of groups that multiply, after the producer released most of its registers: multiples of 8 whose
 sum does not exceed an SM's registers."""
-MOVING_REGISTERS = {2: (56, 224), 3: (56, 152)}
+MOVING_REGISTERS = {2: (64, 224), 3: (56, 152)}
 """Registers for groups whose producer's threads copy gathered rows of A, of which each knows several, or bring block scales."""
-SCALE_REGISTERS = 80, 208
-"""The same for a producer that brings block scales to two groups with few columns: it has those of twice as many steps under way."""
 PLANES_REGISTERS = 24, 240
 """Registers of producer and consumers for two groups with compensated sums."""
 
@@ -132,7 +130,7 @@ def warpgroup_loop(
         products=products,
         scale_bytes=scale_bytes(spec, mainloop),
         scale_blocks=scale_blocks(spec, mainloop),
-        scale_warps=int(bool(spec.scales.given and not spec.grouping.gathered)),
+        scale_warps=SCALE_WARPS if spec.scales.given and not spec.grouping.gathered else 0,
         scale_steps=scale_steps(spec, mainloop),
         product_sets=mainloop.product_sets,
         sparse=sparse,
@@ -142,7 +140,6 @@ def warpgroup_loop(
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]
         shares = MOVING_REGISTERS[mainloop.consumers] if spec.grouping.gathered or spec.scales.given else shares
-        shares = SCALE_REGISTERS if spec.scales.given and not spec.grouping.gathered and few_columns(mainloop) else shares
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         turned = spec.order == "column_major"

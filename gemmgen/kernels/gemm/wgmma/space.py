@@ -29,6 +29,7 @@ from gemmgen.kernels.gemm.wgmma.cost import (
     PROMOTION_ISSUE,
     SCALED_OPERATIONS,
     SCATTERED_READS,
+    UNEVEN_OPERATIONS,
     WAITING_OPERATIONS,
     spread,
     usable,
@@ -375,8 +376,9 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         if storage.scales.given:
             # With block scales, clusters that share tiles of two groups take 1.05 to 1.2 times as long, four slices of k longer than two,
             # three groups longer than two, and slices whose tiles are multiplied in parts 1.2 times as long as slices with two sets.
+            # Groups of 128 rows that multiply halves of 128 columns take 1.1 to 1.2 times as long as those of 64 rows and 256 columns.
             shares = (consumers > 1) & (cluster_m * cluster_n > 1)
-            barred = shares | (cluster_k > 2) | (consumers > 2) | ((instruction_n < tile_n) & (cluster_k > 1))
+            barred = shares | (cluster_k > 2) | (consumers > 2) | ((instruction_n < tile_n) & ((cluster_k > 1) | (blocks_m > 1)))
             others += column_scales(storage.scales, tile_n, instruction_n)
             # The tensor cores need not wait for sums to be scaled where a second set of products fits.
             product_sets += (instruction_n == tile_n) & (blocks_m * 3 * tile_n / 2 + others <= limit)
@@ -544,7 +546,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     issue = 1.0 + PROMOTION_ISSUE * (at.tile_n / at.instruction_n) if lattice.promoted else np.ones_like(blocks)
     if storage.scales.given:
         waits = (at.product_sets == 1) & (at.instruction_n == at.tile_n) & (at.resident == 1)
-        issue = issue + np.where(waits, WAITING_OPERATIONS, SCALED_OPERATIONS) / operations
+        uneven = (at.instruction_n < at.tile_n) & (at.tile_n % BLOCK_K > 0)
+        issue = issue + (np.where(waits, WAITING_OPERATIONS, SCALED_OPERATIONS) + UNEVEN_OPERATIONS * uneven) / operations
     memory_bytes = float(m * k * size * batch_a + k * n * size * batch_b) + result
     sharers = tiles_m / at.cluster_m if n >= m else tiles_n / at.cluster_n
     waves = works / (held * at.resident)
