@@ -110,7 +110,7 @@ def test_wrong_scales_of_rows_are_found(right: str, wrong: str) -> None:
 def test_a_wrong_column_of_scales_is_found() -> None:
     """Only products of more than 128 columns have a second one."""
     spec = with_loop(tile={"m": 64, "n": 128, "k": 128})
-    planted = ("min(work.column + lane * 128, n - 1) / 128", "lane")
+    planted = ("min(work.column + last * 128, n - 1) / 128", "last")
     assert not verified(spec, ("2 x 3 tiles",), planted).passed
 
 
