@@ -24,7 +24,7 @@ from gemmgen.kernels.gemm.wgmma.reasons import (
     shape_reasons,
     wgmma_reasons,
 )
-from gemmgen.kernels.gemm.wgmma.scaled import SCALE_WARPS, scale_blocks, scale_bytes, scale_steps
+from gemmgen.kernels.gemm.wgmma.scaled import SCALE_WARPS, has_few_columns, scale_blocks, scale_bytes, scale_steps
 from gemmgen.kernels.math.warpgroup import (
     BLOCK_ROWS,
     INSTRUCTION_BYTES,
@@ -46,8 +46,10 @@ PRODUCER_REGISTERS = {2: 40, 3: 32}
 CONSUMER_REGISTERS = {2: 232, 3: 160}
 """Registers of a thread, by the number of groups that multiply, after the producer released most of its registers: multiples of 8 whose
 sum does not exceed an SM's registers."""
-MOVING_REGISTERS = {2: (64, 224), 3: (56, 152)}
+MOVING_REGISTERS = {2: (56, 224), 3: (56, 152)}
 """Registers for groups whose producer's threads copy gathered rows of A, of which each knows several, or bring block scales."""
+SCALE_REGISTERS = 80, 208
+"""Registers for two groups with few columns, whose producer then has the scales of more steps under way."""
 PLANES_REGISTERS = 24, 240
 """Registers of producer and consumers for two groups with compensated sums."""
 
@@ -140,6 +142,7 @@ def warpgroup_loop(
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]
         shares = MOVING_REGISTERS[mainloop.consumers] if spec.grouping.gathered or spec.scales.given else shares
+        shares = SCALE_REGISTERS if spec.scales.given and not spec.grouping.gathered and has_few_columns(mainloop) else shares
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         turned = spec.order == "column_major"

@@ -36,8 +36,10 @@ SCALE_BYTES = 4
 SCALE_ALIGNMENT = 16
 SCALE_WARPS = 3
 """Warps of the producer that bring scales: on three of an SM's four schedulers, each of which then loses few instructions to them."""
-LANE_SCALES = {1: 16, 2: 12, 3: 8}
+THREAD_SCALES = {1: 16, 2: 8, 3: 8}
 """Scales that a thread of the producer stores at a time, at most, by the number of groups that multiply; as many are under way."""
+FEW_COLUMNS, FEW_COLUMNS_SCALES = 128 * 112, 12
+"""Elements of a tile of two groups, up to which these leave registers to the producer, and its threads' scales then."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,15 @@ def scale_blocks(spec: GemmSpec, mainloop: WgmmaMainloop) -> int:
     return mainloop.tile.k // BLOCK_K if spec.scales.given else 1
 
 
+def has_few_columns(mainloop: WgmmaMainloop) -> bool:
+    """True if two groups have so few columns that they leave registers to the producer."""
+    return mainloop.consumers == 2 and mainloop.min_blocks_per_sm == 1 and mainloop.tile.m * mainloop.tile.n <= FEW_COLUMNS
+
+
 def scale_steps(spec: GemmSpec, mainloop: WgmmaMainloop) -> int:
     """Steps whose scales a thread of the producer reads at a time, adjacent ones by one access: four, two or one, as registers allow."""
     of_a_thread = sum(ceil_div(scales.count, 32 * SCALE_WARPS) for scales in staged_scales(spec, mainloop))
-    most = LANE_SCALES[mainloop.consumers]
+    most = FEW_COLUMNS_SCALES if has_few_columns(mainloop) else THREAD_SCALES[mainloop.consumers]
     return next(steps for steps in (4, 2, 1) if steps * of_a_thread <= most or steps == scale_blocks(spec, mainloop))
 
 
