@@ -58,9 +58,9 @@ class Threads(SpecModel):
     parts: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
     """Parts of C for each thread. Threads take parts as they become free: with several, one that is kept from running holds up the
     others less, at the price of more packing."""
-    least_work: Annotated[int, Field(ge=1, le=1 << 26, strict=True)] = 1 << 17
+    least_work: Annotated[int, Field(ge=1, le=1 << 26, strict=True)] = 1 << 15
     """Multiplications that take as long as starting one more thread. The number of threads is the largest whose square, times this, is at
-    most the number of multiplications."""
+    most the work: the multiplications, and eight for each element of the three matrices."""
 
 
 class NaiveLoops(SpecModel):

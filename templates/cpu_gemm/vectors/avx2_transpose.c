@@ -65,6 +65,21 @@ static inline void transpose_part(const float *from, ptrdiff_t stride, ptrdiff_t
         _mm256_storeu_ps(to + j * step, _mm256_loadu_ps(columns + 8 * j));
 }
 
+// The first four columns of eight rows. Rows four apart lie side by side, so that halves need not swap places.
+static inline __attribute__((always_inline)) void load_four(const float *from, ptrdiff_t stride, __m256 x[4])
+{
+    __m256 y[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+        y[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + i * stride)), _mm_loadu_ps(from + (i + 4) * stride), 1);
+    const __m256 low = _mm256_unpacklo_ps(y[0], y[1]), high = _mm256_unpackhi_ps(y[0], y[1]);
+    const __m256 next_low = _mm256_unpacklo_ps(y[2], y[3]), next_high = _mm256_unpackhi_ps(y[2], y[3]);
+    x[0] = _mm256_shuffle_ps(low, next_low, _MM_SHUFFLE(1, 0, 1, 0));
+    x[1] = _mm256_shuffle_ps(low, next_low, _MM_SHUFFLE(3, 2, 3, 2));
+    x[2] = _mm256_shuffle_ps(high, next_high, _MM_SHUFFLE(1, 0, 1, 0));
+    x[3] = _mm256_shuffle_ps(high, next_high, _MM_SHUFFLE(3, 2, 3, 2));
+}
+
 // The first `steps` columns, eight at most, of eight rows: a register for each, of which those beyond are undefined.
 static inline __attribute__((always_inline)) void load_turned(const float *from, ptrdiff_t stride, ptrdiff_t steps, __m256 x[8])
 {
