@@ -219,9 +219,6 @@ class WgmmaMainloop(SpecModel):
     product_sets: Annotated[Literal[1, 2], LATER] = 1
     """Sets of products that a group holds where they have block scales. 2: the tensor cores make those of the next stage while those of
     one are scaled and added; as many more registers."""
-    turns: Annotated[bool, LATER] = False
-    """True: two groups that share a tile, and promote sums of 8-bit floats, start their instructions in turns, so that the tensor cores
-    multiply for one while the other adds up."""
     unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
     """Unrolling of the loop over a stage's instructions along k."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1

@@ -388,8 +388,6 @@ class WarpgroupLoop(WarpgroupInstruction):
     """True if each block of a cluster along k collects the sums of every ``cluster_k``-th box of a tile's columns; else the first does."""
     staggered: bool = False
     """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
-    turns: bool = False
-    """True if groups whose sums are promoted start their instructions in turns."""
     sparse: bool = False
     """True if A is 2:4 sparse: its tiles hold half of the values along k, and metadata come with them."""
 

@@ -41,8 +41,6 @@ def with_loop(**changes: Any) -> dict[str, Any]:
 
 TWO_BLOCKS = with_loop(tile={"m": 64, "n": 32, "k": 256}, product_sets=2)
 """Stages of two blocks of k."""
-IN_TURNS = with_loop(tile={"m": 128, "n": 32, "k": 128}, instruction_n=16, consumers=2, stages=3, turns=True)
-"""Two groups start their instructions in turns, those of half of the columns at a time."""
 CASES = ("primes", "padded leading dimensions", "not-a-numbers and infinities")
 
 
@@ -64,7 +62,6 @@ CASES = ("primes", "padded leading dimensions", "not-a-numbers and infinities")
         },
         {**with_loop(stages=4, product_sets=2), "decomposition": {"scheme": "split_k_cluster", "slices": 2}},
         with_loop(tile={"m": 64, "n": 64, "k": 128}, instruction_n=32, stages=3, product_sets=2),
-        IN_TURNS,
         {**TWO_BLOCKS, "scales": LINES},
         {**TWO_BLOCKS, "decomposition": {"scheme": "split_k_parallel", "slices": 2}},
     ],
@@ -79,7 +76,6 @@ CASES = ("primes", "padded leading dimensions", "not-a-numbers and infinities")
         "transposed",
         "clusters-along-k",
         "halves-of-the-columns",
-        "groups-in-turns",
         "two-blocks-of-a-stage",
         "two-blocks-of-a-stage-split-k",
     ],
@@ -135,11 +131,6 @@ def test_mistakes_in_stages_of_two_blocks_are_found(right: str, wrong: str) -> N
     assert not verified(TWO_BLOCKS, ("2 x 3 tiles",), (right, wrong)).passed
 
 
-def test_a_turn_that_is_never_passed_is_found() -> None:
-    spec = with_loop(tile={"m": 128, "n": 16, "k": 128}, consumers=2, turns=True)
-    assert not verified(spec, ("one element",), ("pass_turn(kFirstTurn + (group ^ 1));", "")).passed
-
-
 def test_every_code_of_both_factors_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     """All 256 codes of e4m3 on both sides, with scales that are exact, infinite, and the smallest power of two."""
     codes = to_numbers("e4m3", np.arange(256, dtype=np.uint8))
@@ -180,7 +171,6 @@ def test_an_infinite_scale_of_a_sum_of_zero_is_not_a_number() -> None:
         ({**SPEC, "scales": {"b": {"layout": "tiles_128x4"}}}, "scales.b.layout"),
         ({**{key: SPEC[key] for key in SPEC if key != "scales"}, "mainloop": {**MAINLOOP, "product_sets": 2}}, "mainloop.product_sets"),
         (with_loop(instruction_n=8, product_sets=2), "mainloop.product_sets"),
-        (with_loop(turns=True), "mainloop.turns"),
         (with_loop(tile={"m": 64, "n": 32, "k": 256}), "mainloop.tile.k"),
         (with_loop(tile={"m": 64, "n": 32, "k": 512}, product_sets=2), "mainloop"),
         (with_loop(promote_every="never"), "mainloop"),

@@ -137,7 +137,6 @@ def warpgroup_loop(
         product_sets=mainloop.product_sets,
         sparse=sparse,
         gathers=spec.grouping.gathered,
-        turns=mainloop.turns,
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]

@@ -139,10 +139,6 @@ def scaled_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Reason]:
         need = f"{BLOCK_K}, or product_sets: {blocks}, a set for each block of k, and neither gathered rows nor groups along k"
         yield Reason("scales", "mainloop.tile.k", got, need)
     halves = mainloop.instruction_n == mainloop.tile.n // 2 and blocks == 1
-    promoted = promoted_depth(spec, mainloop) > 0
-    if mainloop.turns and (mainloop.consumers != 2 or mainloop.schedule != "cooperative" or not promoted or mainloop.product_sets > 1):
-        need = "false, or two groups that share a tile and promote sums of 8-bit floats, with product_sets: 1"
-        yield Reason("turns", "mainloop.turns", "true", need)
     if mainloop.product_sets > 1 and (not spec.scales.given or not (halves or mainloop.instruction_n in (None, mainloop.tile.n))):
         need = "1, or block scales and all of the tile's columns, or half of them, in an instruction"
         yield Reason("product_sets", "mainloop.product_sets", str(mainloop.product_sets), need)
