@@ -15,8 +15,13 @@ MILLISECONDS = 1000
 
 def read_by_others(lifter: Lifter, once: Verdict) -> str:
     """Why an element may be read by one thread and stored by another; empty if none is. Workspaces have rules of their own."""
-    for array in lifter.known.contract.arrays.values():
-        mine = [each for each in lifter.known.lifted.accesses if each.address is not None and each.address.base == array.name]
+    arrays, accesses = lifter.known.contract.arrays, lifter.known.lifted.accesses
+    elsewhere = [each for each in accesses if each.space == "global" and each.address is not None and each.address.base not in arrays]
+    for store in elsewhere:
+        if store.writes:
+            return f"{place(store)}: threads share the variable that it changes"
+    for array in arrays.values():
+        mine = [each for each in accesses if each.address is not None and each.address.base == array.name]
         loads, stores = [each for each in mine if each.kind == "load"], [each for each in mine if each.writes]
         if array.workspace or not loads or not stores:
             continue

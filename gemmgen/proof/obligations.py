@@ -705,6 +705,9 @@ def once(lifter: Lifter, within: Verdict, ordered: bool = False) -> Verdict:
             verdict.unproved.append(f"{place(store)}: {why}")
         elif name in known.contract.arrays:
             by_array.setdefault(name, []).append(store)
+        else:
+            verdict.obligations += 1
+            verdict.unproved.append(f"{place(store)}: several threads may store to {name}, which is no array of the launch")
     other = OtherThread(known, same_block=False)
     for name, found in by_array.items():
         if name in within.left:

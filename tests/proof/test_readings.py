@@ -33,10 +33,11 @@ class Reading:
     architecture: str | None = None
     bounds: str = ""
     shared: str = "0"
+    before: str = ""
 
     def read(self, body: str, folder: Path) -> ForeignKernel:
         file = folder / "kernel.cu"
-        file.write_text(f'extern "C" __global__ void {self.bounds} kernel({self.parameters})\n{{\n{body}\n}}\n')
+        file.write_text(f'{self.before}\nextern "C" __global__ void {self.bounds} kernel({self.parameters})\n{{\n{body}\n}}\n')
         return read_foreign(
             file,
             entry_name="kernel",
@@ -157,6 +158,9 @@ WRONG = {
     ),
     "an element that another thread stores": Reading(
         "races", f"{INDEX} if (i + 1 < n) y[i] = y[i + 1];", "float* y, int n", ("y=inout f32[n]",)
+    ),
+    "a variable of the module that all threads store to": Reading(
+        "once", f"{INDEX} if (i < n) {{ y[i] = x[i]; last = i; }}", before="__device__ int last;"
     ),
     "an exchange by several threads": Reading(
         "once", f"{INDEX} if (i < n) atomicExch(&y[0], 1.0f);", "float* y, int n", ("y=inout f32[n]",)
