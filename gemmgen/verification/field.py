@@ -54,7 +54,7 @@ _COLLISIONS = {"s8": 258 / 65536, "u8": (129**2 + 127) / 65536}
 """Chance that two numbers are rounded to one integer: some saturation stores 127 for 128, and that of unsigned integers 0 for all below."""
 _KEPT = ("f32", "bf16", "f16")
 """Types of arrays of instances whose 16-bit numbers are kept, not hashed."""
-METHOD = 4
+METHOD = 5
 """Version of the claims: certificates quote no record of another one."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 _Codes = Literal["numbers", "kept", "words"]
