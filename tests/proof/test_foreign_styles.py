@@ -330,6 +330,30 @@ FORMS = {
         "races",
         grid="1",
     ),
+    "a barrier that counts to 48": Style(
+        """
+    __shared__ float s[48];
+    const int i = blockIdx.x * 48 + threadIdx.x;
+    s[threadIdx.x] = i < n ? x[i] : 0;
+    asm volatile("bar.sync 1, 48;" ::: "memory");
+    if (i < n) y[i] = s[47 - threadIdx.x];
+""",
+        "progress",
+        block=(48,),
+        grid="ceil_div(n, 48)",
+        expects=("n <= 1000000",),
+    ),
+    "more shared memory than any device has": Style(
+        f"{AT} extern __shared__ float s[]; s[threadIdx.x] = i; __syncthreads(); if (i < n) y[i] = s[63 - threadIdx.x];",
+        "complete",
+        shared="300000",
+    ),
+    "a block that is too deep": Style(
+        "const int i = blockIdx.x * 128 + threadIdx.z; if (i < n) y[i] = x[i];",
+        "complete",
+        block=(1, 1, 128),
+        grid="ceil_div(n, 128)",
+    ),
     "more threads than the kernel allows": Style(
         f"{AT} if (i < n) y[i] = x[i];",
         "complete",
