@@ -88,7 +88,10 @@ def _successors(function: Function, last: Instruction, number: Mapping[int, int]
     if last.opcode == "bra":
         label = last.operands[0]
         assert isinstance(label, Symbol)
-        place = next(function.labels[key] for key in ((last.scope, label.name), (0, label.name)) if key in function.labels)
+        scope = last.scope
+        while (scope, label.name) not in function.labels and scope:
+            scope = function.scope_parents[scope]
+        place = function.labels[scope, label.name]
         target = number.get(place, end)
         return (target,) if last.guard is None else (target, following)
     if last.opcode in LEAVES:

@@ -162,6 +162,14 @@ WRONG = {
     "a variable of the module that all threads store to": Reading(
         "once", f"{INDEX} if (i < n) {{ y[i] = x[i]; last = i; }}", before="__device__ int last;"
     ),
+    "a label that an inner scope hides": Reading(
+        "memory",
+        f"""{INDEX} int s;
+    asm volatile("{{.reg .pred q; .reg .b32 c; mov.b32 c, 0; L: add.s32 c, c, 1;"
+                 "{{setp.lt.s32 q, c, %1; @q bra L; mov.b32 c, 7; L: }} mov.b32 %0, c; }}" : "=r"(s) : "r"(n));
+    if (i < n) y[s > 1 ? i + n : i] = x[i];""",
+        expects=("8 <= n", "n <= 1000000"),
+    ),
     "an exchange by several threads": Reading(
         "once", f"{INDEX} if (i < n) atomicExch(&y[0], 1.0f);", "float* y, int n", ("y=inout f32[n]",)
     ),
