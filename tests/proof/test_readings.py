@@ -167,7 +167,7 @@ WRONG = {
         f"""{INDEX} int s;
     asm volatile("{{.reg .pred q; .reg .b32 c; mov.b32 c, 0; L: add.s32 c, c, 1;"
                  "{{setp.lt.s32 q, c, %1; @q bra L; mov.b32 c, 7; L: }} mov.b32 %0, c; }}" : "=r"(s) : "r"(n));
-    if (i < n) y[s > 1 ? i + n : i] = x[i];""",
+    if (i < n) y[s > 1 ? i : i + n] = x[i];""",
         expects=("8 <= n", "n <= 1000000"),
     ),
     "an exchange by several threads": Reading(
