@@ -82,11 +82,15 @@ def each_case(plan: FinishingPlan) -> Iterator[Case]:
 def bordered_tiles(plan: Conv2dPlan | WarpgroupPlan) -> Iterator[Case]:
     """Images of 7 x 7 with a border that are more than one tile of pixels, the last of them cut, with fewer and fewer filters; none for an
     instance that can have no such problem."""
-    tiled = isinstance(plan, WarpgroupPlan)
-    pixels, c = (plan.loop.tile_pixels, plan.loop.tile_k) if tiled else (plan.pixel_tile.rows, CHANNELS * plan.planes)
+    if isinstance(plan, WarpgroupPlan):
+        pixels, c = plan.loop.tile_pixels, plan.loop.tile_k
+    else:
+        pixels, c = plan.pixel_tile.rows, CHANNELS * plan.planes
     image = {"c": c, "h": 7, "w": 7, "r": 3, "s": 3, "padding": 1}
     one = _fitted(plan, {**image, "n": 1, "k": 32}, fixed_parameters(plan.spec))
-    for k in (96, 64, 32) if one is not None and one["p"] * one["q"] else ():
+    if one is None or one["p"] * one["q"] == 0:
+        return
+    for k in (96, 64, 32):
         problem = _fitted(plan, {**image, "n": pixels // (one["p"] * one["q"]) + 1, "k": k}, fixed_parameters(plan.spec))
         if problem is not None and problem["n"] * problem["p"] * problem["q"] > pixels:
             yield _case(plan, "several tiles with a border", problem, _usual_data(plan))
