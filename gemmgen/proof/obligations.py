@@ -37,6 +37,8 @@ MEANINGS: dict[str, str] = {
     "complete": "every element of a result is stored",
     "coverage": "each stored element of a product is one sum over all of k, each index once, where alpha is not 0",
 }
+MAX_FORMULA = 300
+"""Characters of a question that had no answer."""
 MAX_CASES = 16
 """Cases of one address that are looked at."""
 MAX_ORDERS = 6
@@ -94,7 +96,13 @@ class Verdict:
         elif answer.verdict == "refuted":
             self.unproved.append(f"{place(access)}: {why}")
         else:
-            self.unproved.append(f"{place(access)}: {why}")
+            self.unproved.append(f"{place(access)}: {why}; no answer to {_formula(goal)}")
+
+
+def _formula(goal: Condition) -> str:
+    """A question to the solver as text, cut if it is long."""
+    text = " ".join(as_condition(goal).sexpr().split())
+    return text if len(text) <= MAX_FORMULA else f"{text[:MAX_FORMULA]} …"
 
 
 def place(access: Access) -> str:

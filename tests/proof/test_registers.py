@@ -77,3 +77,19 @@ def test_registers_that_may_be_unwritten_are_found(name: str) -> None:
     body, expected = FUNCTIONS[name]
     (function,) = [each for each in parse(f"{HEAD}{body}\n    ret;\n}}\n").functions.values() if each.is_entry]
     assert {register.name for _, register in read_unwritten(function, control_flow(function))} == expected
+
+
+def test_a_question_without_an_answer_is_reported_with_its_formula() -> None:
+    z3 = pytest.importorskip("z3")
+    from gemmgen.proof.data import Access
+    from gemmgen.proof.obligations import MAX_FORMULA, Verdict
+    from gemmgen.proof.solver import Answer
+
+    (function,) = [each for each in parse(f"{HEAD}{STORE}\n    ret;\n}}\n").functions.values() if each.is_entry]
+    store = next(each for each in function.body if each.opcode == "st")
+    verdict, known = Verdict("memory"), None
+    for goal in (z3.Int("i") * z3.Int("i") < z3.Int("n"), z3.And(*[z3.Int(f"row {i}") >= 0 for i in range(99)])):
+        verdict.note(Answer("unknown"), Access("store", "global", None, 4, 4, (), (), store, 0), "bounds", known, [], goal)  # type: ignore[arg-type]
+    short, long = verdict.unproved
+    assert short.endswith("bounds; no answer to (< (* i i) n)")
+    assert long.endswith(" …") and len(long) < len(short) + MAX_FORMULA
