@@ -71,7 +71,8 @@ class CodeTable:
 
 def _distinct(values: Array) -> Array:
     ordered = np.sort(values)
-    return ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    first: Array = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return first
 
 
 class Interned:

@@ -97,14 +97,14 @@ def _constant(add: Instruction, added: Operand, inside: Sequence[Instruction]) -
 
 
 def _step(add: Instruction, constant: int, test: Instruction, first: Sequence[Instruction]) -> int:
-    turned = -1 if add.opcode == "sub" else 1
-    upwards = 1 if constant * turned > 0 else -1
+    sign = -1 if add.opcode == "sub" else 1
+    upwards = 1 if constant * sign > 0 else -1
     limits = [operand.value for operand in test.operands[1:] if isinstance(operand, Integer)]
     starts = [inst.operands[1].value for inst in first if inst.opcode == "mov" and isinstance(inst.operands[1], Integer)]
     if not limits:
-        return turned * upwards * _FAR
+        return sign * upwards * _FAR
     exact = any(test.has(relation) for relation in ("eq", "ne"))
-    return turned * (limits[0] - (starts[0] if starts else 0) + (0 if exact else upwards))
+    return sign * (limits[0] - (starts[0] if starts else 0) + (0 if exact else upwards))
 
 
 def _read(inst: Instruction) -> set[str]:

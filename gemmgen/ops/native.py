@@ -160,8 +160,8 @@ def _is_vector_along_lines(request: GemmRequest) -> bool:
     """True if the transposed product of a matrix and a vector reads the matrix in order: by dot products of its lines with the vector, or
     line by line. These add up in another order than products of more rows."""
     m, n, _ = request.sizes
-    turned = (m == 1 < n and not is_stored(request.b, row_major=True)) or (n == 1 < m and not is_stored(request.a, row_major=True))
-    return turned and request.invariant == "none" and _stores_by_rows(request.transposed)
+    swaps = (m == 1 < n and not is_stored(request.b, row_major=True)) or (n == 1 < m and not is_stored(request.a, row_major=True))
+    return swaps and request.invariant == "none" and _stores_by_rows(request.transposed)
 
 
 def native_call(request: Request) -> NativeCall | None:

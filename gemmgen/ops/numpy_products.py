@@ -50,7 +50,7 @@ class _Product(ctypes.Structure):
         ("shape", ctypes.py_object),
         ("sizes", ctypes.c_int * 3),
         ("lines", ctypes.c_int * 3),
-        ("turned", ctypes.c_int),
+        ("swapped", ctypes.c_int),
     )
 
 
@@ -97,7 +97,7 @@ class NumpyProducts:
         product.shape = shape = (a.shape[0], b.shape[1])
         integers = [value.value for value, kind in zip(values, kinds, strict=True) if kind == "i"]
         product.sizes[:], product.lines[:] = integers[:3], integers[3:]
-        product.turned = places["a"] > places["b"]
+        product.swapped = places["a"] > places["b"]
         self._remember(ctypes.byref(product))
         self._kept[layout] = serving, shape
 

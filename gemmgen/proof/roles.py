@@ -508,14 +508,14 @@ class Runner:
                 plain, negated = negation_free(result)
                 turn = self._turn_of(plain, facts)
                 if turn is not None:
-                    usual, turned = less(*turn)
+                    usual, flipped = less(*turn)
                     assert isinstance(usual, Expression)
-                    result = logic("not", (usual,)) if negated != turned else usual
+                    result = logic("not", (usual,)) if negated != flipped else usual
                     origins[usual] = operands[0].name
                 elif (counted := _reaches(plain, facts)) is not None:
-                    usual, turned = less(*counted)
+                    usual, flipped = less(*counted)
                     assert isinstance(usual, Expression)
-                    result = usual if negated != turned else logic("not", (usual,))
+                    result = usual if negated != flipped else logic("not", (usual,))
                     for operand, content in zip(operands, contents, strict=True):
                         if isinstance(operand, Register) and content == counted[0]:
                             origins[usual] = operand.name
@@ -781,8 +781,8 @@ def _reaches(comparison: Expression, facts: Facts) -> tuple[Content, Content] | 
         elif isinstance(turn, Expression) and turn.operation == "add.s32" and turn.arguments[1:] == (1,):
             before = turn.arguments[0]
         if before is not None and isinstance(limit, Expression):
-            usual, turned = less(before, limit)
-            if isinstance(usual, Expression) and facts.get(usual) is (not turned):
+            usual, flipped = less(before, limit)
+            if isinstance(usual, Expression) and facts.get(usual) is (not flipped):
                 return turn, limit
     return None
 

@@ -127,8 +127,8 @@ def _adverse(plan: KernelPlan, case: Case, extremum: Extremum, rng: np.random.Ge
 def _lines(values: npt.NDArray[Any], extremum: Extremum) -> npt.NDArray[Any]:
     """The lines of X, each along the last axis."""
     kept = [axis for axis in range(values.ndim) if axis not in extremum.axes]
-    turned = values.transpose(*kept, *extremum.axes)
-    return turned.reshape(*turned.shape[: len(kept)], -1)
+    ordered = values.transpose(*kept, *extremum.axes)
+    return ordered.reshape(*ordered.shape[: len(kept)], -1)
 
 
 def _best(values: npt.NDArray[Any], extremum: Extremum) -> npt.NDArray[Any]:

@@ -16,7 +16,7 @@ enum {
     DOT_COLUMNS = 3,
     MOST_DOT_COLUMNS = 4,
     SHORT_DOT = 8,
-    MOST_TURNED = 8,
+    MOST_TRANSPOSED = 8,
     LONG_DOT = 80,
     DOT_FLOATS = 24576,
 };
@@ -163,7 +163,7 @@ static int multiply(const struct problem *p)
             multiply_by_dots(p, &p->left, p->rows, line_along(&p->right, j, p->depth, copy), p->c + j, p->ldc);
         return 0;
     }
-    if (p->rows <= MOST_TURNED && p->right.step == 1 && p->right.line != 1 && p->depth >= LONG_DOT
+    if (p->rows <= MOST_TRANSPOSED && p->right.step == 1 && p->right.line != 1 && p->depth >= LONG_DOT
         && can_be_copied(&p->left, p->rows, p->depth)) {
         for (ptrdiff_t i = 0; i < p->rows; ++i)
             multiply_by_dots(p, &p->right, p->columns, line_along(&p->left, i, p->depth, copy), p->c + i * p->ldc, 1);

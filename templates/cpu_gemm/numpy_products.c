@@ -32,7 +32,7 @@ struct product {
     object *shape;          // of the result, for Python
     int sizes[3];           // as the kernel takes them
     int lines[3];           // its leading dimensions
-    int turned;             // whether the kernel's first matrix is the right one
+    int swapped;             // whether the kernel's first matrix is the right one
 };
 
 enum { kSlots = 1024, kWays = 2, kReleased = 1 << 16 };
@@ -103,7 +103,7 @@ object *numpy_products_multiply(object *self, object *const *given, intptr_t cou
     object *const result = PyObject_CallFunctionObjArgs(empty, p.shape, float32, NULL);
     if (result == NULL)
         return NULL;
-    const void *const left = p.turned ? b->data : a->data, *const right = p.turned ? a->data : b->data;
+    const void *const left = p.swapped ? b->data : a->data, *const right = p.swapped ? a->data : b->data;
     void *const to = ((const struct array *)result)->data;
     void *const state = (double)layout[0] * (double)layout[1] * (double)layout[2] > kReleased ? PyEval_SaveThread() : NULL;
     const int status = (*p.serving)(p.sizes[0], p.sizes[1], p.sizes[2], 1.0f, left, p.lines[0], right, p.lines[1], 0.0f, to, p.lines[2]);

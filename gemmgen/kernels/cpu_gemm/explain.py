@@ -43,13 +43,13 @@ def explain(plan: CpuGemmPlan) -> list[Section]:
 
 def _micro_kernel(plan: CpuGemmPlan, blocked: BlockedPlan) -> Lines:
     rows, vectors = blocked.tile_rows, blocked.tile_vectors
-    turned = ", computed as the transpose C' = B' A' (swap-AB)" if plan.swapped else ""
+    swapped = ", computed as the transpose C' = B' A' (swap-AB)" if plan.swapped else ""
     products, loads = rows * vectors, rows + vectors
     edges = "a function for every extent, and masks for lanes" if blocked.masks else "a function for every extent"
     if not blocked.masked:
         edges = "the whole tile on zeros, stored through a buffer"
     return (
-        ("tile", f"{rows} x {blocked.tile_columns} elements: {rows} rows of {vectors} vectors of {blocked.lanes} lanes{turned}"),
+        ("tile", f"{rows} x {blocked.tile_columns} elements: {rows} rows of {vectors} vectors of {blocked.lanes} lanes{swapped}"),
         ("registers", f"{blocked.vector_registers} of {plan.architecture.registers}: {products} sums, {vectors} vectors, one element"),
         ("a step along k", f"{products} fused multiply-adds for {loads} loads: {loads / products:.2f} loads each"),
         ("unrolled", f"{blocked.unroll} steps"),

@@ -92,10 +92,10 @@ def _plain_loops(plan: CpuGemmPlan) -> LoopNest:
                 part(right, 1, extent, (0, 2, 1, 1)),
             ),
         )
-    return LoopNest("Loops, the outermost first", (around, *inner), _turned(plan))
+    return LoopNest("Loops, the outermost first", (around, *inner), _swapped(plan))
 
 
-def _turned(plan: CpuGemmPlan) -> tuple[str, ...]:
+def _swapped(plan: CpuGemmPlan) -> tuple[str, ...]:
     return ("C is stored by columns, and so computed as its transpose: C' = B' A'.",) if plan.swapped else ()
 
 
@@ -193,7 +193,7 @@ def _blocked_loops(plan: CpuGemmPlan, blocked: BlockedPlan) -> LoopNest:
         "Each box is the data of the surrounding loop; the colored piece is the data of one iteration. Boxes are drawn to scale where "
         "they remain legible; the named cache is the one that a piece is sized for.",
     )
-    return LoopNest("Loops over the caches, the outermost first", tuple(loops), (*_turned(plan), *scale))
+    return LoopNest("Loops over the caches, the outermost first", tuple(loops), (*_swapped(plan), *scale))
 
 
 def _tile(plan: CpuGemmPlan, blocked: BlockedPlan) -> Fragments:

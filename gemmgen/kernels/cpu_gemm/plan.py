@@ -35,7 +35,7 @@ CHAINS = 8
 """Vectors of the widest tiles: sums that have to be worked on at the same time, two a cycle, each of four cycles."""
 MAX_FITTED_ROWS = 16
 SPARE_FLOATS = 64
-"""Beyond the last panel of a packed operand, where the last square that is turned may write."""
+"""Beyond the last panel of a packed operand, where the last square that is transposed may write."""
 
 _DEFINED = (
     *(

@@ -82,7 +82,7 @@ class Operation(SpecModel):
         """Operands that the operation reads beside the value, with the names that the first operation of its kind gives them."""
         return ()
 
-    def turned(self) -> Operation:
+    def transposed(self) -> Operation:
         """The operation for the transposed output."""
         fields = self.model_dump()
         other = {"row": "column", "column": "row"}.get(fields.get("per", ""))
@@ -600,7 +600,7 @@ class Formula(Operation):
             for word, one in self.inputs.items()
         )
 
-    def turned(self) -> Formula:
+    def transposed(self) -> Formula:
         """The operation for the transposed output."""
         other = {"row": "column", "column": "row"}
         inputs = {word: one.model_copy(update={"per": other.get(one.per, one.per)}) for word, one in self.inputs.items()}

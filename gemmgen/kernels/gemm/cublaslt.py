@@ -173,9 +173,9 @@ class CublasLt:
         Raises ``CublasLtError`` if an array lies in a way that cuBLASLt cannot address.
         """
         if not product.d.column_major:  # D row-major is its transpose column-major: transpose both sides
-            turned = Product(product.b.transposed, product.a.transposed, product.d.transposed, product.epilogue, product.tf32)
+            transposed = Product(product.b.transposed, product.a.transposed, product.d.transposed, product.epilogue, product.tf32)
             flags = product.fast_accumulation
-            return tuple(self._algorithms(turned, flags, swapped=True))
+            return tuple(self._algorithms(transposed, flags, swapped=True))
         if "bias" in product.epilogue:
             raise CublasLtError("a bias for each column takes a row-major D")
         return tuple(self._algorithms(product, product.fast_accumulation, swapped=False))

@@ -43,10 +43,10 @@ class Placed:
         return self.alignment["c"] * self.request.c.element_bytes
 
 
-def placed(spec: GemmSpec, request: GemmRequest, turned: bool = False) -> Placed | str:
-    """The request in an instance's storage order, or the reason that there is none; ``turned``: C is taken as its transpose."""
+def placed(spec: GemmSpec, request: GemmRequest, transposed_c: bool = False) -> Placed | str:
+    """The request in an instance's storage order, or the reason that there is none; ``transposed_c``: C is taken as its transpose."""
     row_major = spec.order == "row_major"
-    if turned or not is_stored(request.c, row_major):
+    if transposed_c or not is_stored(request.c, row_major):
         request = request.transposed
     if not is_stored(request.c, row_major):
         return "C is stored neither row-major nor column-major"

@@ -20,11 +20,11 @@ READ_INSTRUCTIONS = {1: 6.0, 2: 6.0, 4: 18.0}
 WRITTEN_INSTRUCTIONS = {1: 12.0, 2: 12.0, 4: 18.0}
 """Instructions in whose time an element of a further operand is read, or of a further output written, by its bytes: beside GELU, a stored
 bfloat16 added 2.3 us to that tile, a stored float32 3.4 us, and a float32 operand alone 3.5 us."""
-SHOWN, SHOWN_TURNED, SHOWN_NARROW = 0.12, 0.4, 0.4
+SHOWN, SHOWN_COLUMN_MAJOR, SHOWN_NARROW = 0.12, 0.4, 0.4
 """Part of the time of an epilogue that shows although another group multiplies meanwhile, and the same of column-major results, and of
 tiles of 64 rows: on an H200, GELU added 1.4 to 3.4% to four large products, and 2.1 and 7% where their transposes were computed; a float32
 operand added 5 to 6% to 3000 x 14336 x 2560 by 128 x 176, and 13% by 64 x 224."""
-TURNED_TOGETHER = 1.4
+TRANSPOSED_TOGETHER = 1.4
 """Time of an epilogue of groups that finish a column-major tile together, over that of a row-major one: on an H200, bias and GELU added
 2.1 us to 512 x 4096 x 4096 and 1.3 us, 6.3 and 4.9 us to 1024 x 8192 x 4096, 7.1 and 5.6 us to 2048 x 4096 x 4096."""
 NARROW_ROWS = 128
@@ -96,12 +96,12 @@ def finishing_clocks(plan: GemmPlan) -> float:
     return (max(instructions, special) + moved) / LANES_PER_CLOCK
 
 
-def finishing_shown(results: Any, turned: bool, rows: Any) -> Any:
+def finishing_shown(results: Any, column_major: bool, rows: Any) -> Any:
     """Part of an epilogue's time that shows where a group finishes one of a block's results while another multiplies for the next: that of
     the last result, and a share of the others'. ``rows``: of a tile, a number or a column."""
     import numpy as np
 
-    share = SHOWN_TURNED if turned else np.where(rows < NARROW_ROWS, SHOWN_NARROW, SHOWN)
+    share = SHOWN_COLUMN_MAJOR if column_major else np.where(rows < NARROW_ROWS, SHOWN_NARROW, SHOWN)
     return 1.0 / results + share * (1.0 - 1.0 / results)
 
 

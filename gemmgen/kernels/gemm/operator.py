@@ -593,8 +593,8 @@ def _packed(shape: tuple[int, ...], kind: str, by_columns: bool = False) -> Layo
     """An array without gaps, the last two axes stored by rows or by columns."""
     if not by_columns:
         return Layout.packed(shape, kind)
-    turned = Layout.packed((*shape[:-2], shape[-1], shape[-2]), kind)
-    return Layout(shape, (*turned.strides[:-2], turned.strides[-1], turned.strides[-2]), kind, turned.alignment)
+    transposed = Layout.packed((*shape[:-2], shape[-1], shape[-2]), kind)
+    return Layout(shape, (*transposed.strides[:-2], transposed.strides[-1], transposed.strides[-2]), kind, transposed.alignment)
 
 
 def _is_contiguous(vector: Layout) -> bool:

@@ -23,7 +23,7 @@ DOUBLE = "f64"
 FACTOR_TYPES = (*TYPES, *BYTE_TYPES, DOUBLE)
 RESULT_TYPES = (*TYPES, DOUBLE, "s32", "s8", "u8", "e4m3", "e5m2")
 Extent = Literal["none", "m", "n"]
-_TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
+_SWAPPED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
 GATED_WORD = "swiglu"
 """A problem's word for two products, in the text of requests, whatever is made of both."""
 ALIGNED_ELEMENTS = 4
@@ -51,7 +51,7 @@ class NamedOperand:
     """True if it is a reduction of rows or columns, of each product of a batch."""
 
     @property
-    def turned(self) -> NamedOperand:
+    def transposed(self) -> NamedOperand:
         """The request for the transposed result."""
         per: Axis = "column" if self.per == "row" else "row" if self.per == "column" else self.per
         layout = transposed(self.layout) if self.per == "result" and self.layout is not None else self.layout
@@ -70,7 +70,7 @@ class ScaledBy:
     """Name in the operation."""
 
     @property
-    def turned(self) -> ScaledBy:
+    def transposed(self) -> ScaledBy:
         """The operand, transposed."""
         return replace(self, layout=transposed(self.layout))
 
@@ -240,20 +240,20 @@ class GemmRequest(Request):
     @property
     def transposed(self) -> GemmRequest:
         """The request as a product that gives the transpose of C: (A B)ᵀ = Bᵀ Aᵀ."""
-        turned = tuple(operation.turned() for operation in self.epilogue)
+        operations = tuple(operation.transposed() for operation in self.epilogue)
         return replace(
             self,
             a=transposed(self.b),
             b=transposed(self.a),
             c=transposed(self.c),
-            epilogue=turned,
+            epilogue=operations,
             residual=None if self.residual is None else transposed(self.residual),
             operands=self.operands[::-1],
-            named=tuple(one.turned for one in self.named),
-            scaled_a=self.scaled_b and self.scaled_b.turned,
-            scaled_b=self.scaled_a and self.scaled_a.turned,
+            named=tuple(one.transposed for one in self.named),
+            scaled_a=self.scaled_b and self.scaled_b.transposed,
+            scaled_b=self.scaled_a and self.scaled_a.transposed,
             triangles=self.triangles.across,
-            invariant=_TURNED[self.invariant],
+            invariant=_SWAPPED[self.invariant],
             constant=tuple("b" if operand == "a" else "a" for operand in self.constant),
         )
 

@@ -63,8 +63,8 @@ def product_pairs(order: FmaOrder, major: int, minor: int) -> tuple[tuple[int, i
     outer, inner = (major, minor) if order.major_first else (minor, major)
     pairs = []
     for i in range(outer):
-        turned = order.serpentine and i % 2 == 1
-        pairs += [(i, inner - 1 - j if turned else j) for j in range(inner)]
+        backwards = order.serpentine and i % 2 == 1
+        pairs += [(i, inner - 1 - j if backwards else j) for j in range(inner)]
     return tuple(pairs if order.major_first else [(j, i) for i, j in pairs])
 
 

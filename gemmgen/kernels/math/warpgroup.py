@@ -181,9 +181,9 @@ class WarpgroupOperand:
         return 16 if self.k_major else self.part_bytes
 
 
-TURNED_BYTES = 2, 4
+TRANSPOSED_BYTES = 2, 4
 """Sizes of elements of column-major results that TMA stores: 64 or 32 rows of a tile are 128 bytes of a box."""
-TURNED_COLUMNS = 32
+TRANSPOSED_COLUMNS = 32
 """Columns of results that a warp transposes at a time: one for each lane."""
 
 
@@ -196,7 +196,7 @@ class Staging:
     buffers: int
     matrices: bool
     """True if fragments are stored as matrices of 16-bit elements."""
-    turned_rows: int = 0
+    box_rows: int = 0
     """If results are stored transposed, rows of the tile in a box, 128 bytes: its columns are the rows of boxes. Else 0."""
 
     @property
@@ -205,22 +205,22 @@ class Staging:
         return self.columns % 16 == 0
 
     @property
-    def turned(self) -> bool:
-        return self.turned_rows > 0
+    def column_major(self) -> bool:
+        return self.box_rows > 0
 
     @property
     def boxes(self) -> int:
         """Boxes of a buffer, below one another."""
-        return BLOCK_ROWS // self.turned_rows if self.turned else 1
+        return BLOCK_ROWS // self.box_rows if self.column_major else 1
 
     @property
     def row_offsets(self) -> tuple[int, ...]:
         """First rows of the boxes that a block of rows is stored in."""
-        return tuple(box * self.turned_rows for box in range(self.boxes))
+        return tuple(box * self.box_rows for box in range(self.boxes))
 
     @property
     def buffer_bytes(self) -> int:
-        return (self.boxes * self.columns if self.turned else BLOCK_ROWS) * SPAN_BYTES
+        return (self.boxes * self.columns if self.column_major else BLOCK_ROWS) * SPAN_BYTES
 
     @property
     def group_bytes(self) -> int:
@@ -228,14 +228,14 @@ class Staging:
 
     @property
     def box(self) -> tuple[int, int]:
-        return (self.turned_rows, self.columns) if self.turned else (self.columns, BLOCK_ROWS)
+        return (self.box_rows, self.columns) if self.column_major else (self.columns, BLOCK_ROWS)
 
 
-def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int, turned: bool = False, parts: int = 1) -> Staging | None:
+def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int, column_major: bool = False, parts: int = 1) -> Staging | None:
     """Boxes as wide as 128 bytes allow, that divide the tile evenly, and no more buffers than wanted, whose number divides that of
-    the boxes, so that every tile begins with the first; None where no width fits. ``turned``: for column-major results; ``parts``: of a
+    the boxes, so that every tile begins with the first; None where no width fits. ``column_major``: of C; ``parts``: of a
     tile's columns, each of as many boxes."""
-    if turned and element_bytes not in TURNED_BYTES:
+    if column_major and element_bytes not in TRANSPOSED_BYTES:
         return None
     least = max(8, 16 // element_bytes)
     widths = [width for width in range(least, SPAN_BYTES // element_bytes + 1, least) if tile_n % (width * parts) == 0]
@@ -243,7 +243,7 @@ def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int, tur
         return None
     boxes = blocks * (tile_n // widths[-1] // parts)
     count = max(divisor for divisor in range(1, buffers + 1) if boxes % divisor == 0)
-    return Staging(widths[-1], count, matrices=element_bytes == 2, turned_rows=SPAN_BYTES // element_bytes if turned else 0)
+    return Staging(widths[-1], count, matrices=element_bytes == 2, box_rows=SPAN_BYTES // element_bytes if column_major else 0)
 
 
 class WarpgroupInstruction:
@@ -358,7 +358,7 @@ class WarpgroupLoop(WarpgroupInstruction):
     """True if groups of warps skip a tile in which none of their rows exists."""
     residual: bool = False
     """True if a residual comes through shared memory, to where its results are collected."""
-    turned: bool = False
+    transposed_store: bool = False
     """True if a warp transposes its results in shared memory, so that its lanes store side by side."""
     column_bytes: int = 0
     """Shared memory of a group for the values for each column that the epilogue reads, of a tile; 0: it reads them where they are."""
@@ -587,16 +587,18 @@ class WarpgroupLoop(WarpgroupInstruction):
     @property
     def partial_chunk(self) -> bool:
         """True if the columns that a warp transposes at a time do not divide the tile evenly."""
-        return self.tile_n % TURNED_COLUMNS != 0
+        return self.tile_n % TRANSPOSED_COLUMNS != 0
 
     @property
-    def turned_bytes(self) -> int:
+    def transposed_bytes(self) -> int:
         """Shared memory of a group for results that are transposed at a time."""
-        return BLOCK_ROWS * TURNED_COLUMNS * 4 if self.turned else 0
+        return BLOCK_ROWS * TRANSPOSED_COLUMNS * 4 if self.transposed_store else 0
 
     @property
     def shared_bytes(self) -> int:
-        staging = (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else self.turned_bytes * self.consumers
+        staging = (
+            (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else self.transposed_bytes * self.consumers
+        )
         waiting = BARRIER_BYTES * self.barriers + TICKET_BYTES * self.tickets
         return (
             self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.scale_blocks * self.scale_bytes + self.metadata_pitch)

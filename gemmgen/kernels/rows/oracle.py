@@ -149,8 +149,8 @@ def _combined(plan: RowsPlan, statement: Statement, terms: Tracked, problem: Map
     shape = (rows, columns)
     terms = Tracked(np.broadcast_to(terms.value, shape), np.broadcast_to(terms.bound, shape), terms.kind)
     if statement.combination == "column_sum":
-        turned = Tracked(terms.value.T, terms.bound.T, terms.kind)
-        return tree_sum(turned, -(-rows // plan.rows) + int(plan.spec.blocks) * plan.rows)
+        across = Tracked(terms.value.T, terms.bound.T, terms.kind)
+        return tree_sum(across, -(-rows // plan.rows) + int(plan.spec.blocks) * plan.rows)
     if statement.combination == "row_sum":
         total = tree_sum(terms, plan.depth(columns))
         return Tracked(total.value[:, None], total.bound[:, None], total.kind)

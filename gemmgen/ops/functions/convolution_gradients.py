@@ -112,19 +112,19 @@ def conv2d_input_gradient(
         if given != needed:
             raise LaunchError(f"{call}: dy has {given} {name}, a convolution of {extent} {name} has {needed}")
     # (k, c / groups, r, s) as the filter of the convolution back, (c, k / groups, r, s)
-    turned = axes_moved(cast("Any", w).reshape(groups, k // groups, c_group, r, s), (0, 2, 1, 3, 4)).reshape(
+    swapped = axes_moved(cast("Any", w).reshape(groups, k // groups, c_group, r, s), (0, 2, 1, 3, 4)).reshape(
         groups * c_group, k // groups, r, s
     )
     arguments = zip((h, width), (p, q), (r, s), strides, paddings, dilations, strict=True)
     rows, columns = (list(remainders(*one)) for one in arguments)
     if len(rows) == len(columns) == 1 and rows[0].count == h and columns[0].count == width and rows[0].taps.stop and columns[0].taps.stop:
-        return cast("ArrayT", _channels_last(_part(dy, turned, rows[0], columns[0], groups)))
+        return cast("ArrayT", _channels_last(_part(dy, swapped, rows[0], columns[0], groups)))
     dx = axes_moved(new_array(dy, (n, h, width, groups * c_group), view_of(dy, "dy", None).type), (0, 3, 1, 2))
     dx[...] = 0
     for row in rows:
         for column in columns:
             if row.taps.stop and column.taps.stop:
-                dx[:, :, row.start :: strides[0], column.start :: strides[1]] = _part(dy, turned, row, column, groups)
+                dx[:, :, row.start :: strides[0], column.start :: strides[1]] = _part(dy, swapped, row, column, groups)
     return cast("ArrayT", dx)
 
 

@@ -21,7 +21,7 @@ _FMA = re.compile(r"vfn?m(add|sub)\w*(ps|ss)\b")
 _REGISTER = re.compile(r"%([xyz])mm(\d+)")
 _MEMORY = re.compile(r"\(%\w+")
 _LANES = {"x": 4, "y": 8, "z": 16}
-_FEW_ROWS = ("multiply_unpacked", "multiply_few", "multiply_by_dots", "multiply_lines", "multiply_turned_lines")
+_FEW_ROWS = ("multiply_unpacked", "multiply_few", "multiply_by_dots", "multiply_lines", "multiply_transposed_lines")
 """Name of the function that multiplies few rows (templates/cpu_gemm/few.c.j2)."""
 NEAR_THE_DENSEST = 0.75
 

@@ -179,7 +179,7 @@ def _add(target: np.ndarray, product: np.ndarray, alpha: complex, beta: complex,
     target[...] = _narrow(values, kind)
 
 
-def _turned(matrix: np.ndarray, operation: int) -> np.ndarray:
+def _transposed(matrix: np.ndarray, operation: int) -> np.ndarray:
     if operation not in (0, 1, 2):
         raise Refusal(f"the operation {operation} on a matrix is none")
     return matrix if operation == 0 else matrix.T if operation == 1 else matrix.T.conj()
@@ -208,7 +208,7 @@ def _gemm(memory: Memory, numbers: Sequence[int], parts: Sequence[complex]) -> N
             memory.matrix("C", c, m, n, ldc, kind_c, writes=False)
         target = memory.matrix("C", c, m, n, ldc, kind_c, writes=True)
         if target.size:
-            product = _turned(_wide(left, kind_a), turn_a) @ _turned(_wide(right, kind_b), turn_b)
+            product = _transposed(_wide(left, kind_a), turn_a) @ _transposed(_wide(right, kind_b), turn_b)
             _add(target, product, parts[0], parts[1], kind_c)
 
 
@@ -218,7 +218,7 @@ def _gemv(memory: Memory, numbers: Sequence[int], parts: Sequence[complex]) -> N
     matrix = memory.matrix("A", a, m, n, lda, kind, writes=False)
     vector = memory.vector("x", x, columns, step_x, kind, writes=False)
     target = memory.vector("y", y, rows, step_y, kind, writes=True)
-    _add(target, _turned(_wide(matrix, kind), turn) @ _wide(vector, kind), parts[0], parts[1], kind)
+    _add(target, _transposed(_wide(matrix, kind), turn) @ _wide(vector, kind), parts[0], parts[1], kind)
 
 
 def _geam(memory: Memory, numbers: Sequence[int], parts: Sequence[complex]) -> None:
@@ -228,7 +228,7 @@ def _geam(memory: Memory, numbers: Sequence[int], parts: Sequence[complex]) -> N
         if factor:
             shape = (m, n) if turn == 0 else (n, m)
             matrix = _wide(memory.matrix(what, base, *shape, step, kind, writes=False), kind)
-            terms.append(_turned(matrix, turn) * _factor(factor, matrix))
+            terms.append(_transposed(matrix, turn) * _factor(factor, matrix))
     target = memory.matrix("C", c, m, n, ldc, kind, writes=True)
     target[...] = _narrow(sum(terms, np.zeros((m, n), _wide(target, kind).dtype)), kind)
 

@@ -81,7 +81,7 @@ static inline __attribute__((always_inline)) void load_four(const float *from, p
 }
 
 // The first `steps` columns, eight at most, of eight rows: a register for each, of which those beyond are undefined.
-static inline __attribute__((always_inline)) void load_turned(const float *from, ptrdiff_t stride, ptrdiff_t steps, __m256 x[8])
+static inline __attribute__((always_inline)) void load_transposed(const float *from, ptrdiff_t stride, ptrdiff_t steps, __m256 x[8])
 {
     if (steps >= 8) {
 #pragma GCC unroll 8

@@ -84,7 +84,7 @@ def test_column_major_swaps_the_operands() -> None:
 def test_only_what_is_needed_is_rendered() -> None:
     text = gemmgen.render(blocked(transpose="tn")).text
     assert "pack_copied" in text
-    assert "pack_turned" not in text and "pthread_create" not in text
+    assert "pack_transposed" not in text and "pthread_create" not in text
 
 
 def test_the_source_says_how_it_is_compiled() -> None:

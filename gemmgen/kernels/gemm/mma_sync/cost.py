@@ -56,7 +56,7 @@ def work(plan: MmaSyncPlan, problem: Mapping[str, int], moved: Moved, pace: Pace
     sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
     operations = 2.0 * loop.products * loop.tile_m * loop.tile_n * loop.a.tile_k
     warps = loop.threads // WARP_THREADS
-    copies = sum(o.products * o.passes * (1 if o.is_async else NARROW_COPY) * (o.vector if o.turned else 1) for o in (loop.a, loop.b))
+    copies = sum(o.products * o.passes * (1 if o.is_async else NARROW_COPY) * (o.vector if o.transposed else 1) for o in (loop.a, loop.b))
     busy = loop.a.planes * copies * COPY_INSTRUCTIONS * warps / 4
     busy /= pace.products * operations / MMA_OPERATIONS_PER_CLOCK * loop.a.element_bytes / 2
     read = (loop.warp_m + loop.products * loop.warp_n) * loop.tile_k * loop.a.element_bytes * loop.a.planes * warps

@@ -100,8 +100,8 @@ def _copied(operand: WarpOperand) -> str:
     count = f"{operand.planes * operand.passes} of {operand.vector_bytes} bytes a thread"
     if operand.is_async:
         return f"{count} along {along}, asynchronous: {operand.tile_bytes} bytes a stage"
-    turned = ", transposed so that rows run along k" if operand.turned else ""
-    return f"{count} along {along}, through registers{turned}: {operand.tile_bytes} bytes a stage"
+    transposed = ", transposed so that rows run along k" if operand.transposed else ""
+    return f"{count} along {along}, through registers{transposed}: {operand.tile_bytes} bytes a stage"
 
 
 def _results(plan: MmaSyncPlan, wording: Wording) -> Lines:

@@ -105,7 +105,7 @@ class WarpOperand:
         return self.k_major and self.vector > 1
 
     @property
-    def turned(self) -> bool:
+    def transposed(self) -> bool:
         """True if elements are transposed on their way to shared memory."""
         return self.shared_k_major and not self.k_major
 
@@ -140,7 +140,7 @@ class WarpOperand:
         if these do not lie on a line."""
         if self.checks_index:
             return 0
-        if self.turned:
+        if self.transposed:
             return self.threads // self.rows * self.vector if self.threads % self.rows == 0 else 0
         return self.threads // self.vectors if self.threads % self.vectors == 0 else 0
 
@@ -206,7 +206,7 @@ class WarpOperand:
         return (
             0
             if self.is_async or self.boxed
-            else self.products * self.passes * ceil_div(self.vector_bytes, 4) * (4 if self.turned or self.vector == 1 else 1)
+            else self.products * self.passes * ceil_div(self.vector_bytes, 4) * (4 if self.transposed or self.vector == 1 else 1)
         )
 
 
@@ -264,7 +264,7 @@ class WarpLoop:
     """Argument of ``#pragma unroll`` at the loop over a tile's instructions along k: nothing, or a factor."""
     boxed: bool = False
     """True if TMA brings the tiles."""
-    turned: bool = False
+    transposed_store: bool = False
     """True if results that can only be stored one by one are transposed in shared memory, so that lanes store side by side."""
     direct: bool = False
     """True if warps read fragments from global memory."""
@@ -451,14 +451,14 @@ class WarpLoop:
         return self.sums * (1 + self.kept_sums) + OTHER_REGISTERS
 
     @property
-    def turned_pitch(self) -> int:
+    def transposed_pitch(self) -> int:
         """Elements from one row to the next of results that are transposed: no bank conflicts."""
         return self.warp_n + BLOCK_COLUMNS
 
     @property
-    def turned_bytes(self) -> int:
+    def transposed_bytes(self) -> int:
         """Bytes of the results that are transposed at a time."""
-        return self.turned * self.threads // WARP_THREADS * BLOCK_ROWS * self.turned_pitch * 4
+        return self.transposed_store * self.threads // WARP_THREADS * BLOCK_ROWS * self.transposed_pitch * 4
 
     @property
     def shared_bytes(self) -> int:
@@ -467,7 +467,7 @@ class WarpLoop:
             if self.direct
             else self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.metadata_bytes) + BARRIER_BYTES * self.barriers
         )
-        return max(tiles, self.turned_bytes)
+        return max(tiles, self.transposed_bytes)
 
 
 def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multiplied, unfit: Iterable[Reason]) -> WarpLoop | None:
@@ -506,8 +506,8 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         vector = CHUNK_BYTES // size if split else vector
         while length % vector:
             vector //= 2
-        turned = not k_major and size not in READ_ACROSS_BYTES
-        is_async = mainloop.copies == "cp_async" and not turned and vector * size >= MIN_ASYNC_BYTES
+        transposed = not k_major and size not in READ_ACROSS_BYTES
+        is_async = mainloop.copies == "cp_async" and not transposed and vector * size >= MIN_ASYNC_BYTES
         operands.append(
             WarpOperand(
                 name=name,
@@ -561,7 +561,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         turing=not architecture.supports("cp_async"),
         half_sums=mainloop.accumulators == "f16",
         double_depth=instruction_depth(architecture) if is_double(spec) else 0,
-        turned=not split
+        transposed_store=not split
         and not is_double(spec)
         and not spec.dual
         and mainloop.copies != "tma"
@@ -625,8 +625,8 @@ def warp_mma_regions(loop: WarpLoop) -> tuple[SharedRegion, ...]:
         offset = regions[-1].offset + regions[-1].bytes
         meaning = "for each stage: its tiles are there"
         regions.append(SharedRegion("barriers", "unsigned long long", (loop.barriers,), offset, BARRIER_BYTES * loop.barriers, meaning))
-    if loop.turned:
-        shape = (loop.threads // WARP_THREADS, BLOCK_ROWS, loop.turned_pitch)
+    if loop.transposed_store:
+        shape = (loop.threads // WARP_THREADS, BLOCK_ROWS, loop.transposed_pitch)
         meaning = f"staged results, [warp][row][column]{'' if loop.direct else ', after the last tiles'}"
-        regions.append(SharedRegion("turned", loop.accumulator, shape, 0, loop.turned_bytes, meaning))
+        regions.append(SharedRegion("transposed", loop.accumulator, shape, 0, loop.transposed_bytes, meaning))
     return tuple(regions)

@@ -107,7 +107,7 @@ class MmaSyncPlan(WarpPlan):
 
     @property
     def staged_store(self) -> str:
-        if self.loop.turned:
+        if self.loop.transposed_store:
             return "rows"
         return "" if self.loop.vectors is None else "vectors"
 

@@ -47,10 +47,10 @@ def _mma_sync_fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmReques
     return _planes_fit(spec, with_filled_stages(spec, mainloop, request), request)
 
 
-def _planes_fit(spec: GemmSpec, mainloop: PlanesMainloop, request: GemmRequest, turned: bool = False) -> Fit | str:
+def _planes_fit(spec: GemmSpec, mainloop: PlanesMainloop, request: GemmRequest, transposed_c: bool = False) -> Fit | str:
     if request.groups is not None:
         return "it has no groups of rows"
-    placement = placed(spec, request, turned)
+    placement = placed(spec, request, transposed_c)
     if isinstance(placement, str):
         return placement
     request = placement.request

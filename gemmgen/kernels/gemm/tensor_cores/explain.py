@@ -35,7 +35,7 @@ STORED = {
     "pairs": "two neighbours at a time, straight from registers",
     "elements": "one by one, straight from registers",
     "rows": "side by side, by way of shared memory, where a warp turns 16 rows around at a time",
-    "turned": "side by side, by way of shared memory, where a warp turns 16 rows of 32 columns around at a time",
+    "transposed": "side by side, by way of shared memory, where a warp turns 16 rows of 32 columns around at a time",
     "scaled": "two neighbours at a time, straight from registers, without the scales of their row and column",
 }
 

@@ -30,7 +30,7 @@ class CopiedFactor(Factor):
     """Offset of the copy in the workspace."""
 
     @property
-    def turned(self) -> bool:
+    def transposed(self) -> bool:
         """True if rows of the original do not run along k."""
         return self.matrix.contiguous != "k"
 
@@ -52,7 +52,7 @@ class CopiedFactor(Factor):
     @property
     def blocks(self) -> str:
         """Blocks that copy it."""
-        if self.turned:
+        if self.transposed:
             return f"ceil_div({self.extent}, {SQUARE}) * ceil_div(k, {SQUARE})"
         return f"ceil_div({self.extent}, {COPY_THREADS // 32}) * ceil_div(k, {ROW_ELEMENTS})"
 

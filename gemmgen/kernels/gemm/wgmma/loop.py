@@ -30,7 +30,7 @@ from gemmgen.kernels.math.warpgroup import (
     INSTRUCTION_BYTES,
     SPAN_BYTES,
     TICKET_BYTES,
-    TURNED_COLUMNS,
+    TRANSPOSED_COLUMNS,
     WARPGROUP,
     WarpgroupLoop,
     WarpgroupOperand,
@@ -144,20 +144,20 @@ def warpgroup_loop(
         shares = SCALE_REGISTERS if spec.scales.given and not spec.grouping.gathered and has_few_columns(mainloop) else shares
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
-        turned = spec.order == "column_major"
+        column_major = spec.order == "column_major"
         parts = loop.cluster_k if finish_all(spec) else 1
         buffers = 1 if finish_all(spec) else STORE_BUFFERS
-        staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, buffers, turned, parts)
+        staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, buffers, column_major, parts)
         if staging is None:
             need = f"boxes that divide the columns of a tile evenly among {parts} blocks"
             outline.reasons.append(Reason("finish", "mainloop.tile.n", str(tile.n), need))
-        loop = replace(loop, staging=staging, residual=staging is not None and not turned and _reads_in_boxes(spec))
+        loop = replace(loop, staging=staging, residual=staging is not None and not column_major and _reads_in_boxes(spec))
         loop = replace(loop, scatters=finish_all(spec))
         columns = replace(loop, column_bytes=_column_bytes(spec, matrices[2], tile.n))
         room = ResidentBlocks(architecture, columns.min_blocks_per_sm, columns.threads).shared_bytes
         loop = columns if columns.shared_bytes <= room else loop
     elif spec.store == "through_shared":
-        loop = replace(loop, turned=True)
+        loop = replace(loop, transposed_store=True)
     outline.reasons += resource_reasons(loop, architecture)
     return loop
 
@@ -222,9 +222,9 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         buffers = (loop.consumers, loop.staging.buffers, loop.staging.buffer_bytes // SPAN_BYTES, SPAN_BYTES)
         size = loop.consumers * loop.staging.group_bytes
         add("staging", "unsigned char", buffers, size, "staged results, [group][buffer][row][byte], swizzled")
-    if loop.turned:
-        shape = (loop.consumers, BLOCK_ROWS, TURNED_COLUMNS)
-        add("turned", loop.accumulator, shape, loop.consumers * loop.turned_bytes, "staged results, [group][row][column], swizzled")
+    if loop.transposed_store:
+        shape = (loop.consumers, BLOCK_ROWS, TRANSPOSED_COLUMNS)
+        add("transposed", loop.accumulator, shape, loop.consumers * loop.transposed_bytes, "staged results, [group][row][column], swizzled")
     if loop.column_bytes:
         size = loop.consumers * loop.column_bytes
         add("columns", "unsigned char", (loop.consumers, loop.column_bytes), size, "values for each column of a tile, [group][byte]")

@@ -48,13 +48,13 @@ def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | 
     if request.block_scales:
         mainloop = mainloop.model_copy(update={"product_sets": _product_sets(mainloop)})
     # TMA stores whole units of 16 bytes; warps store the other ends and alignments.
-    turned = spec.order == "column_major"
-    whole_lines = (request.m if turned else request.n) * request.c.element_bytes % MAX_ALIGNMENT == 0
+    column_major = spec.order == "column_major"
+    whole_lines = (request.m if column_major else request.n) * request.c.element_bytes % MAX_ALIGNMENT == 0
     boxes = spec.store == "tma" and whole_lines and placement.result_bytes == MAX_ALIGNMENT
-    boxes = boxes and not (turned and _reads_matrices(request))
+    boxes = boxes and not (column_major and _reads_matrices(request))
     store = spec.store
     if spec.store == "tma" and not boxes:
-        store = "direct" if turned or any(turning_reasons(spec)) or request.grouping.scattered else "through_shared"
+        store = "direct" if column_major or any(turning_reasons(spec)) or request.grouping.scattered else "through_shared"
     units = MAX_ALIGNMENT // request.c.element_bytes if boxes else 1
     changes = changes_for(spec, placement, truncated, units) | {"store": store, "mainloop": mainloop}
     held = tuple(operand for operand in request.constant if mainloop.copied not in (operand, "both"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.steps import Access, Store
-from gemmgen.kernels.gemm.launch_costs import TURNED_TOGETHER, finishing_pace
+from gemmgen.kernels.gemm.launch_costs import TRANSPOSED_TOGETHER, finishing_pace
 from gemmgen.kernels.gemm.plan import EpilogueVector, Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.sparsity import from_lane_words
@@ -70,8 +70,8 @@ class WgmmaPlan(TensorPlan):
     @property
     def finishing_pace(self) -> float:
         groups = 1 if self.loop.ping_pong else self.loop.consumers
-        turned = TURNED_TOGETHER if not self.loop.ping_pong and not self.matrix_c.row_major else 1.0
-        return turned * float(finishing_pace(groups * self.loop.min_blocks_per_sm))
+        together = TRANSPOSED_TOGETHER if not self.loop.ping_pong and not self.matrix_c.row_major else 1.0
+        return together * float(finishing_pace(groups * self.loop.min_blocks_per_sm))
 
     @property
     def slice_k(self) -> int:
@@ -120,7 +120,7 @@ class WgmmaPlan(TensorPlan):
     def staged_store(self) -> str:
         if self.spec.store == "tma":
             return "boxes"
-        return "turned" if self.loop.turned else ""
+        return "transposed" if self.loop.transposed_store else ""
 
     @property
     def residual_staged(self) -> bool:

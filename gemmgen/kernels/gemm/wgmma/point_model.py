@@ -75,7 +75,7 @@ AROUND_SECONDS = 2e-6
 
 @dataclass(frozen=True)
 class Extents:
-    """A problem, as points compute it: turned where they compute C as its transpose."""
+    """A problem, as points compute it: transposed where they compute C as its transpose."""
 
     m: int
     n: int
@@ -102,7 +102,7 @@ class Shapes:
     boxes_off: Column
     """Powers of two by which columns of B's tiles, where n is contiguous, miss the width of a box."""
     ping_pong: bool
-    turned: bool
+    column_major: bool
     scattered: bool
     """True if threads store single elements of column-major results."""
 
@@ -211,13 +211,13 @@ def traits_of(shapes: Shapes, works: Works, problem: Extents, device: Device) ->
         "wide": (problem.m < problem.n) * one,
         "shares_larger": shares & larger,
         "shares_smaller": shares & ~larger,
-        "shares_smaller_turned": shares & ~larger & at.turned,
+        "shares_smaller_turned": shares & ~larger & at.column_major,
         "four_slices": (at.cluster_k == 4) + 0.5 * (at.cluster_k == 3),
         "ping_pong": at.ping_pong * one,
         "rows_64": at.tile_m == 64,
         "columns": np.log2(at.tile_n / 64),
         "area": np.log2(at.tile_m * at.tile_n / 8192),
-        "turned": at.turned * one,
+        "turned": at.column_major * one,
         "scattered": at.scattered * one,
         "blocks": np.log2(np.maximum(works.blocks / device.sm_count, 1 / 8)),
         "steps": np.log2(works.steps / 32),

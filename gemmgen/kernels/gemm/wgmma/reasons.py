@@ -21,7 +21,7 @@ from gemmgen.kernels.gemm.tensor_cores.reasons import (
     type_reasons,
 )
 from gemmgen.kernels.launch import PORTABLE_CLUSTER
-from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, INTEGER_COLUMNS, SPAN_BYTES, TURNED_BYTES, WarpgroupLoop, plan_staging
+from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, INTEGER_COLUMNS, SPAN_BYTES, TRANSPOSED_BYTES, WarpgroupLoop, plan_staging
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
@@ -211,14 +211,14 @@ def combination_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Rea
     if spec.store == "through_shared":
         yield from turning_reasons(spec)
     if spec.store == "tma":
-        turned = spec.order == "column_major"
-        if turned:
-            yield from turned_reasons(spec)
+        column_major = spec.order == "column_major"
+        if column_major:
+            yield from column_major_reasons(spec)
         if isinstance(decomposition, SplitKParallel):
             yield Reason("store", "store", "tma with split_k_parallel", "direct: sums go to a workspace, a second kernel writes C")
         yield from box_store_reasons(spec)
         size = ELEMENTS[spec.storage.c].bytes
-        if not turned and plan_staging(mainloop.tile.n, 1, size, 1) is None:
+        if not column_major and plan_staging(mainloop.tile.n, 1, size, 1) is None:
             need = f"a multiple of {COPY_ALIGNMENT // size} for store: tma"
             yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
     hints = CacheHints(l2_policy_a=spec.cache.l2_policy_a, l2_policy_b=spec.cache.l2_policy_b)
@@ -228,10 +228,10 @@ def combination_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Rea
         yield Reason("cache", "cache", "a policy of the L2", "none with groups, or where float32 is computed by planes")
 
 
-def turned_reasons(spec: GemmSpec) -> Iterator[Reason]:
+def column_major_reasons(spec: GemmSpec) -> Iterator[Reason]:
     """Column-major results that TMA does not store."""
     got = "tma with order: column_major"
-    if ELEMENTS[spec.storage.c].bytes not in TURNED_BYTES:
+    if ELEMENTS[spec.storage.c].bytes not in TRANSPOSED_BYTES:
         need = "elements of 16 or 32 bits, order: row_major, or store: direct"
         yield Reason("store", "store", f"{got} and results of {spec.storage.c}", need)
     matrices = spec.beta != "zero" or any(operand.like_output for operation in spec.epilogue for operand in operation.operands())

@@ -16,7 +16,7 @@ from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
-from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, TURNED_TOGETHER, finishing_clocks, finishing_pace, finishing_shown
+from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, TRANSPOSED_TOGETHER, finishing_clocks, finishing_pace, finishing_shown
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
@@ -47,8 +47,8 @@ from gemmgen.kernels.math.warpgroup import (
     INTEGER_COLUMNS,
     OTHER_REGISTERS,
     SPAN_BYTES,
-    TURNED_BYTES,
-    TURNED_COLUMNS,
+    TRANSPOSED_BYTES,
+    TRANSPOSED_COLUMNS,
     WARPGROUP,
     plan_staging,
 )
@@ -128,7 +128,7 @@ class Storage:
 
     type: str
     result: str
-    turned: bool
+    column_major: bool
     """True if C is computed as its transpose (swap-AB)."""
     a_along_k: bool
     b_along_k: bool
@@ -150,8 +150,8 @@ class Storage:
         fields: dict[str, Any] = {
             "kind": "gemm",
             "architecture": "sm_90a",
-            "order": "column_major" if self.turned else "row_major",
-            "transpose": "tn" if self.turned else "nt",
+            "order": "column_major" if self.column_major else "row_major",
+            "transpose": "tn" if self.column_major else "nt",
             "alpha": "one",
             "beta": "zero",
             "storage": {"a": self.type, "b": self.type, "c": self.result},
@@ -160,14 +160,14 @@ class Storage:
         if self.scales.given:
             fields["scales"] = self.scales
         if not self.scattered:
-            along = "m" if self.turned else "n"
+            along = "m" if self.column_major else "n"
             fields |= {"multiple_of": {along: MAX_ALIGNMENT // result}, "rasterization": {"group": BAND}, "store": "tma"}
         return fields
 
     @property
     def scattered(self) -> bool:
         """True if threads store single elements of column-major results."""
-        return self.turned and not self.boxes
+        return self.column_major and not self.boxes
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Lattice:
             np.log2(self.stages * row) / 2,
             self.consumers,
             one * self.ping_pong,
-            one * _store_coordinate(self.storage.turned, self.storage.boxes),
+            one * _store_coordinate(self.storage.column_major, self.storage.boxes),
             np.log2(self.cluster_m),
             np.log2(self.cluster_n),
             SHALLOW * np.log2(self.cluster_k) / 2,
@@ -238,7 +238,7 @@ def points(request: GemmRequest, device: Device, every_store: bool = False) -> l
         return []
     parts = []
     if request.second is None:
-        stored = [_stored(request, turned) for turned in (False, True)]
+        stored = [_stored(request, column_major) for column_major in (False, True)]
     elif is_stored(request.c, row_major=True):
         request = _side_by_side(request)
         stored = [replace(_stored(request, False), joined=True, in_parts=False)]
@@ -280,9 +280,9 @@ def coordinates(spec: GemmSpec) -> Sequence[float] | None:
     ]
 
 
-def _store_coordinate(turned: bool, boxes: bool) -> float:
+def _store_coordinate(column_major: bool, boxes: bool) -> float:
     """Coordinate of the orientation, and of the store: by TMA in boxes, or by threads."""
-    return SHALLOW / 2 + boxes if turned else boxes - 1.0
+    return SHALLOW / 2 + boxes if column_major else boxes - 1.0
 
 
 def _is_plain(request: GemmRequest) -> bool:
@@ -306,25 +306,25 @@ def _side_by_side(request: GemmRequest) -> GemmRequest:
     return replace(request, second=None, b=doubled(request.b), c=doubled(request.c), epilogue=(), named=())
 
 
-def _stored(request: GemmRequest, turned: bool) -> Storage:
+def _stored(request: GemmRequest, column_major: bool) -> Storage:
     """The storage of the request's matrices where C is computed as it is, or as its transpose."""
     by_rows = is_stored(request.c, row_major=True)
     a_along_k, b_along_k = is_stored(request.a, row_major=True), is_stored(request.b, row_major=False)
     whole = request.n if by_rows else request.m
     size = request.c.element_bytes
     aligned = (whole * size) % MAX_ALIGNMENT == 0 and request.c.alignment % MAX_ALIGNMENT == 0
-    swapped = turned == by_rows  # the kernel's A is the request's B
+    swapped = column_major == by_rows  # the kernel's A is the request's B
     along = (b_along_k, a_along_k) if swapped else (a_along_k, b_along_k)
     scaled = request.transposed.block_scales if swapped else request.block_scales
     return Storage(
         type=request.a.type,
         result=request.c.type,
-        turned=turned,
+        column_major=column_major,
         a_along_k=along[0],
         b_along_k=along[1],
-        boxes=aligned and (not turned or (size in TURNED_BYTES and not _reads_matrices(request))),
-        in_parts=aligned and (not turned or size in TURNED_BYTES) and not _reads_matrices(request),
-        residual=not turned and aligned and has_one_matrix(request.epilogue, request.c.type) and not request.accumulates,
+        boxes=aligned and (not column_major or (size in TRANSPOSED_BYTES and not _reads_matrices(request))),
+        in_parts=aligned and (not column_major or size in TRANSPOSED_BYTES) and not _reads_matrices(request),
+        residual=not column_major and aligned and has_one_matrix(request.epilogue, request.c.type) and not request.accumulates,
         scales=Scales.model_validate({operand: by.stored(operand) for operand, by in scaled}) if scaled else Scales.NONE,
     )
 
@@ -461,13 +461,13 @@ def _collection(storage: Storage, tile_n: int, blocks_m: int, slices: int) -> tu
     width = tile_n // 2 if storage.joined else tile_n
     size = ELEMENTS[storage.result].bytes
     if storage.in_parts and slices > 1:
-        staging = plan_staging(width, blocks_m, size, 1, storage.turned, slices)
+        staging = plan_staging(width, blocks_m, size, 1, storage.column_major, slices)
         if staging is not None:
             return staging.group_bytes, slices, 0, True
     if storage.boxes:
-        staging = plan_staging(width, blocks_m, size, STORE_BUFFERS, storage.turned)
+        staging = plan_staging(width, blocks_m, size, STORE_BUFFERS, storage.column_major)
         return (0, 1, 0, False) if staging is None else (staging.group_bytes, 1, staging.buffers if storage.residual else 0, True)
-    return 0 if storage.turned else BLOCK_ROWS * TURNED_COLUMNS * FLOAT_BYTES, 1, 0, True
+    return 0 if storage.column_major else BLOCK_ROWS * TRANSPOSED_COLUMNS * FLOAT_BYTES, 1, 0, True
 
 
 def _part(storage: Storage, tile_n: Column) -> Column:
@@ -495,7 +495,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     import numpy as np
 
     storage = lattice.storage
-    if storage.turned == is_stored(request.c, row_major=True):
+    if storage.column_major == is_stored(request.c, row_major=True):
         request = request.transposed
     m, n, k = request.sizes
     batch = request.c.shape[0] if request.batched else 1
@@ -535,7 +535,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     size = request.a.element_bytes
     result = float(m * n * batch * result_bytes)
     stored = result / (batch * tiles_m * tiles_n)
-    way = "boxes" if storage.boxes else "elements" if storage.turned else "turned"
+    way = "boxes" if storage.boxes else "elements" if storage.column_major else "transposed"
     added = SCATTERED_READS * (request.residual is not None) if way == "elements" else 0.0
     hidden = lattice.ping_pong and way == "boxes"
     sums = at.tile_m * at.tile_n * FLOAT_BYTES
@@ -558,7 +558,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     starting = full | dense & (waves >= DENSE_FILLED) & (at.resident == 1) & (
         not divided and 2.0 * m * n * k * batch <= DENSE_OPERATIONS[size]
     )
-    together = TURNED_TOGETHER if storage.turned else 1.0
+    together = TRANSPOSED_TOGETHER if storage.column_major else 1.0
     if storage.joined:
         # Of 96 kernels of two products for 16 rows, those that started early took 3.4% more on an H200, the fastest of them 0.2 to 1.2%.
         starting, half = np.zeros_like(starting), np.zeros_like(half)
@@ -580,7 +580,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         results=results,
         finishing_clocks=_finishing_clocks(lattice, request)
         * finishing_pace((np.ones_like(blocks) if lattice.ping_pong else at.consumers) * at.resident)
-        * (m * n * batch / spread_blocks * (finishing_shown(results, storage.turned, at.tile_m) if lattice.ping_pong else together)),
+        * (m * n * batch / spread_blocks * (finishing_shown(results, storage.column_major, at.tile_m) if lattice.ping_pong else together)),
         costs=of_few(costs_of(kind), {"m": m, "n": n}),
         early=starting | half & (at.resident == 1),
     )
@@ -589,7 +589,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     streamed = "a" if m > n and m * k * size >= STREAMED_BYTES else "b" if n * k * size >= STREAMED_BYTES else ""
 
     # Consecutive blocks share tiles of the larger side, if they are few enough.
-    larger_b = at.tile_n > at.tile_m if storage.turned else at.tile_n >= at.tile_m
+    larger_b = at.tile_n > at.tile_m if storage.column_major else at.tile_n >= at.tile_m
     neighbours = np.where(larger_b, np.ceil(tiles_m / at.cluster_m), np.ceil(tiles_n / at.cluster_n))
     side_by_side = (waves <= 1) & (neighbours <= WIDE_BAND) & (not divided)
 
@@ -597,7 +597,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
         starts = bool(starting[place] or (early and made.early[place]))
         band = {"group": BAND if neighbours[place] <= BAND else WIDE_BAND} if side_by_side[place] else {}
-        order = {"along": "major"} if band and larger_b[place] == storage.turned else {}
+        order = {"along": "major"} if band and larger_b[place] == storage.column_major else {}
         return _spec(lattice, int(chosen[place]), int(persistent[place]), starts, once, order | band)
 
     shapes = Shapes(
@@ -613,7 +613,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         held,
         _boxes_off(storage, at.tile_n),
         lattice.ping_pong,
-        storage.turned,
+        storage.column_major,
         storage.scattered,
     )
 
