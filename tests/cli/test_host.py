@@ -74,7 +74,7 @@ def test_bench_times_in_turns_with_numpy(run: Run, file: Path) -> None:
 
 
 def test_sweep_times_points_and_writes_the_winner(run: Run, file: Path) -> None:
-    axes = "axes: {transpose: [nn, nt]}\nsizes: [[40, 30, 20]]\nstages: bench\nrounds: 2\ncases: 1\n"
+    axes = "axes: {transpose: [nn, nt]}\nsizes: [[40, 30, 20]]\nstages: bench\nrounds: 2\ncases: 1\npeer: false\n"
     Path("blocks.yaml").write_text(f"name: blocks\nbase: {file.name}\n{axes}")
     out = run("sweep", "blocks.yaml", "--winner", "best.yaml").out
     assert "2 points: 2 correct" in out and "GFLOP/s" not in out and "OP/s" in out
