@@ -82,8 +82,9 @@ def test_sweep_times_points_and_writes_the_winner(run: Run, file: Path) -> None:
     assert "kind: cpu_gemm" in winner and "first quartile of" in winner
 
 
-def test_sweep_runs_kernels_of_processors_without_an_emulator(run: Run, file: Path) -> None:
-    Path("blocks.yaml").write_text(f"name: blocks\nbase: {file.name}\naxes: {{transpose: [nn]}}\n")
+def test_sweep_verifies_on_the_processor(run: Run, file: Path) -> None:
+    Path("blocks.yaml").write_text(f"name: blocks\nbase: {file.name}\naxes: {{transpose: [nt]}}\ncases: 1\n")
+    assert ": 1 correct" in run("sweep", "blocks.yaml").out
     assert "is for kernels of GPUs" in run("sweep", "blocks.yaml", "--backend", "emulator", code=2).err
 
 
