@@ -31,7 +31,15 @@ class Member:
 
 
 Kind = Literal["describe", "execute", "nothing"]
-_PAYLOADS: dict[Kind, Any] = {"describe": tuple[str, Stage], "execute": tuple[Prepared, Conditions, tuple[Stage, ...]], "nothing": None}
+_PAYLOADS: dict[Kind, Any] = {
+    "describe": tuple[str, Stage, str],
+    "execute": tuple[Prepared, Conditions, tuple[Stage, ...]],
+    "nothing": None,
+}
+    "describe": tuple[str, Stage, str],
+    "execute": tuple[Prepared, Conditions, tuple[Stage, ...]],
+    "nothing": None,
+}
 _VALUES: dict[Kind, Any] = {"describe": Member, "execute": Ending, "nothing": str | None}
 """The shapes of a task's input and of its result."""
 

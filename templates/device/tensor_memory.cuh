@@ -49,8 +49,8 @@ __device__ __forceinline__ unsigned long long tensor_descriptor(unsigned positio
     return static_cast<unsigned long long>(kLayout) << 32 | position;
 }
 
-// The descriptor of part `part` of an operand in swizzled rows of 128 bytes, kPartBytes of each row at a time. A part that crosses the end
-// of a row continues kSpanBytes further.
+// The descriptor of part `part` of an operand in swizzled rows of 128 bytes, kPartBytes of each row at a time. A part
+// that crosses the end of a row continues kSpanBytes further.
 template <int kSpanBytes, int kPartBytes>
 __device__ __forceinline__ unsigned long long deep_descriptor(unsigned position, int part)
 {

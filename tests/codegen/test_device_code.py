@@ -91,7 +91,7 @@ __global__ void uses(unsigned shared, unsigned address, float* found)
     load_tensor_columns(values, address);
     load_tensor_integers(integers, address + 32);
     wait_for_tensor_loads();
-    found[0] = values[1] + integers[2] + static_cast<float>(tensor_descriptor<128>(4));
+    found[0] = values[1] + integers[2] + static_cast<float>(tensor_descriptor<128>(4) + deep_descriptor<8192, 48>(4, address));
     free_tensor_memory<64>(address);
 }
 """,

@@ -51,7 +51,7 @@ def test_points_end_on_a_cluster_as_they_do_here(cluster: Cluster) -> None:
 
 
 def test_a_real_kernel_is_verified_on_a_cluster(cluster: Cluster) -> None:
-    machine = cluster.describe("emulator", Stage.VERIFY)
+    machine = cluster.describe("emulator", Stage.VERIFY, "gemm")
     assert machine.backend == "emulator" and machine.compiler.startswith("NVRTC")
     with Engine(settings(execute="gemmgen.sweep.evaluation:execute"), cluster=cluster) as engine:
         (found,) = engine.evaluate(points("one"))
@@ -60,7 +60,7 @@ def test_a_real_kernel_is_verified_on_a_cluster(cluster: Cluster) -> None:
 
 def test_what_the_clusters_machines_lack_is_told(cluster: Cluster) -> None:
     with pytest.raises((EnvironmentMissing, SweepError), match=r"worker tcp://.*emulator"):
-        cluster.describe("emulator", Stage.BENCH)
+        cluster.describe("emulator", Stage.BENCH, "gemm")
 
 
 def test_a_scheduler_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

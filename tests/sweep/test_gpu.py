@@ -22,7 +22,7 @@ SIZES = [[256, 256, 256], [500, 300, 200]]
 
 
 def evaluate(labels: list[str], stage: str, path: Path | None = None, **limits: float) -> list[PointResult]:
-    machine = describe(("gpu", Stage(stage)))
+    machine = describe(("gpu", Stage(stage), "gemm"))
     conditions = conditions_of(space(stage, cases=4, sizes=SIZES), machine)
     settings = Settings(conditions, Limits(**limits), gpus=gpu_environments(), execute="sweep.faults:execute_wrong")
     store = ResultStore(path) if path is not None else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gemmgen.hardware.target import WARP_THREADS
+
 SPAN_BYTES = 128
 """Length of a row of a tile in shared memory: the span of the 128-byte swizzle."""
 BLOCK_ROWS = 64
@@ -538,6 +540,11 @@ class WarpgroupLoop(WarpgroupInstruction):
     def ticket_readers(self) -> int:
         """Warps that read the number of the next tile: those of the consumers, and those that bring block scales."""
         return self.consumer_warps + self.scale_warps
+
+    @property
+    def scale_threads(self) -> int:
+        """Threads of the producer that bring block scales."""
+        return self.scale_warps * WARP_THREADS
 
     @property
     def consumer_warps(self) -> int:
