@@ -36,10 +36,6 @@ _PAYLOADS: dict[Kind, Any] = {
     "execute": tuple[Prepared, Conditions, tuple[Stage, ...]],
     "nothing": None,
 }
-    "describe": tuple[str, Stage, str],
-    "execute": tuple[Prepared, Conditions, tuple[Stage, ...]],
-    "nothing": None,
-}
 _VALUES: dict[Kind, Any] = {"describe": Member, "execute": Ending, "nothing": str | None}
 """The shapes of a task's input and of its result."""
 

@@ -493,7 +493,6 @@ bf16_128x128_ping_pong_128x128x64_s6_p2_tma_bf16_bf16_bf16_nt_sm90a_1823c591(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -476,7 +476,6 @@ bf16_128x144_128x144x64_s6_c2_tma_bf16_bf16_bf16_nt_sm90a_459f29e2(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 48;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -477,7 +477,6 @@ bf16_128x168_128x168x64_s5_c2_tma_bf16_bf16_bf16_nt_sm90a_1a1b9437(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 56;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -479,7 +479,6 @@ bf16_128x192_128x192x64_s4_c2_tma_bf16_bf16_bf16_nt_sm90a_042a1c3c(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

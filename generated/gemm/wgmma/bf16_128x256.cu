@@ -488,7 +488,6 @@ bf16_128x256_128x256x64_s4_c2_tma_bf16_bf16_bf16_nt_sm90a_adbfc4e3(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

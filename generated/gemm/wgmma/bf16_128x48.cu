@@ -472,7 +472,6 @@ bf16_128x48_128x48x64_s7_c2_tma_bf16_bf16_bf16_nt_sm90a_d3b9dfce(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 48;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -473,7 +473,6 @@ bf16_128x64_128x64x64_s8_c2_tma_bf16_bf16_bf16_nt_sm90a_cc0d9cf6(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -469,7 +469,6 @@ bf16_128x88_128x88x64_s7_c2_tma_bf16_bf16_bf16_nt_sm90a_1fd585bc(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 8;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -473,7 +473,6 @@ bf16_128x96_128x96x64_s6_c2_tma_bf16_bf16_bf16_nt_sm90a_8319cfab(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 48;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -476,7 +476,6 @@ bf16_192x128_192x128x64_s4_c3_tma_bf16_bf16_bf16_nt_sm90a_04d22de8(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -480,7 +480,6 @@ bf16_192x192_192x192x64_s4_c3_tma_bf16_bf16_bf16_nt_sm90a_8c299161(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

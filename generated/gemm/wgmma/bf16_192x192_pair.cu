@@ -532,7 +532,6 @@ bf16_192x192_pair_192x192x64_s4_c3_cluster2x1_tma_bf16_bf16_bf16_nt_sm90a_6ef78e
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -525,7 +525,6 @@ bf16_192x96_pair_192x96x64_s4_c3_cluster1x2_tma_bf16_bf16_bf16_nt_sm90a_6e342515
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 48;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -463,7 +463,6 @@ bf16_64x128_64x128x64_s8_c1_tma_bf16_bf16_bf16_nt_sm90a_0733cf9b(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

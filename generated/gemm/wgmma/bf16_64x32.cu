@@ -457,7 +457,6 @@ bf16_64x32_64x32x128_s4_c1_tma_bf16_bf16_bf16_nt_sm90a_537bdb5d(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -452,7 +452,6 @@ bf16_64x32_three_64x32x64_s5_c1_tma_bf16_bf16_bf16_nt_sm90a_38d8874e(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

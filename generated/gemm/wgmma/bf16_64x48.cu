@@ -453,7 +453,6 @@ bf16_64x48_64x48x64_s8_c1_tma_bf16_bf16_bf16_nt_sm90a_05e46bee(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 48;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

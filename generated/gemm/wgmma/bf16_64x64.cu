@@ -455,7 +455,6 @@ bf16_64x64_64x64x64_s6_c1_tma_bf16_bf16_bf16_nt_sm90a_3d78f8cf(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -450,7 +450,6 @@ bf16_64x64_late_64x64x64_s6_c1_tma_bf16_bf16_bf16_nt_sm90a_a1e1425a(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

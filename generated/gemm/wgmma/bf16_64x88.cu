@@ -450,7 +450,6 @@ bf16_64x88_64x88x64_s8_c1_tma_bf16_bf16_bf16_nt_sm90a_ce37c2d6(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 8;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

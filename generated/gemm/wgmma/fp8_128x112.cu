@@ -471,7 +471,6 @@ fp8_128x112_128x112x128_s6_c2_tma_e4m3_e4m3_bf16_nt_sm90a_aa7366a1(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 56;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

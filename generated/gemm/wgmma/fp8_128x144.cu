@@ -474,7 +474,6 @@ fp8_128x144_128x144x128_s6_c2_tma_e4m3_e4m3_bf16_nt_sm90a_2cdc8d2f(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 48;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

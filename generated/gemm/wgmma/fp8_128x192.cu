@@ -477,7 +477,6 @@ fp8_128x192_128x192x128_s4_c2_tma_e4m3_e4m3_bf16_nt_sm90a_4ec36099(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -481,7 +481,6 @@ fp8_128x256_128x256x128_s4_c2_tma_e4m3_e4m3_bf16_nt_sm90a_97c39aca(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

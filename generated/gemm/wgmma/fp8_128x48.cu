@@ -470,7 +470,6 @@ fp8_128x48_128x48x128_s7_c2_tma_e4m3_e4m3_bf16_nt_sm90a_9b281d6c(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 48;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

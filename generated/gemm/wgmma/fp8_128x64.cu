@@ -471,7 +471,6 @@ fp8_128x64_128x64x128_s8_c2_tma_e4m3_e4m3_bf16_nt_sm90a_8cff59d3(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -554,7 +554,6 @@ fp8_128x64_k2_128x64x128_s6_c2_tma_splitkcluster2_e4m3_e4m3_bf16_nt_sm90a_57460d
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -467,7 +467,6 @@ fp8_128x88_128x88x128_s7_c2_tma_e4m3_e4m3_bf16_nt_sm90a_43eefcf9(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 8;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

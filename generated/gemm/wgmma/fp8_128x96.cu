@@ -476,7 +476,6 @@ fp8_128x96_128x96x128_s6_c2_tma_e4m3_e4m3_bf16_nt_sm90a_e0abcfdd(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 48;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

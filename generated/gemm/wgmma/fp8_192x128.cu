@@ -526,7 +526,6 @@ fp8_192x128_192x128x128_s4_c3_cluster1x2_tma_e4m3_e4m3_bf16_nt_sm90a_bc7fe629(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

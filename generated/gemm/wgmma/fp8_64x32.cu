@@ -450,7 +450,6 @@ fp8_64x32_64x32x128_s6_c1_tma_e4m3_e4m3_bf16_nt_sm90a_9888ea3c(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

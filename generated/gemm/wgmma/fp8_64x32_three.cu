@@ -450,7 +450,6 @@ fp8_64x32_three_64x32x128_s5_c1_tma_e4m3_e4m3_bf16_nt_sm90a_c1400628(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

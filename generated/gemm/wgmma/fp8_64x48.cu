@@ -451,7 +451,6 @@ fp8_64x48_64x48x128_s8_c1_tma_e4m3_e4m3_bf16_nt_sm90a_8992e732(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 48;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -453,7 +453,6 @@ fp8_64x64_64x64x128_s5_c1_tma_e4m3_e4m3_bf16_nt_sm90a_1c03ee21(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -448,7 +448,6 @@ fp8_64x88_64x88x128_s8_c1_tma_e4m3_e4m3_bf16_nt_sm90a_6b2e4737(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 8;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -477,7 +477,6 @@ int8_128x128_alternating_128x128x128_s6_p2_tma_s8_s8_s32_nt_sm90a_c3039678(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

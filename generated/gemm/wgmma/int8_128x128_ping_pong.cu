@@ -535,7 +535,6 @@ int8_128x128_ping_pong_128x128x128_s6_p2_cluster2x1_tma_s8_s8_s32_nt_sm90a_b4ed4
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -465,7 +465,6 @@ int8_128x192_128x192x128_s4_c2_tma_s8_s8_s32_nt_sm90a_f6e3b4a6(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

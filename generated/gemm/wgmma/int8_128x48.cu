@@ -458,7 +458,6 @@ int8_128x48_128x48x128_s7_c2_tma_s8_s8_s32_nt_sm90a_5948b389(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 24;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

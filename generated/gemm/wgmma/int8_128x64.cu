@@ -459,7 +459,6 @@ int8_128x64_128x64x128_s8_c2_tma_s8_s8_s32_nt_sm90a_48e301e0(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

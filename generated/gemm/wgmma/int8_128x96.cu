@@ -460,7 +460,6 @@ int8_128x96_128x96x128_s6_c2_tma_s8_s8_s32_nt_sm90a_2e5f24dd(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

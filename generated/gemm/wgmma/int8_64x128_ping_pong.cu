@@ -482,7 +482,6 @@ int8_64x128_ping_pong_64x128x128_s6_p2_tma_s8_s8_s32_nt_sm90a_1b1ad89b(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

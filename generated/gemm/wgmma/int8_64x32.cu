@@ -436,7 +436,6 @@ int8_64x32_64x32x128_s6_c1_tma_s8_s8_s32_nt_sm90a_c1a8cba7(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -439,7 +439,6 @@ int8_64x48_64x48x128_s8_c1_tma_s8_s8_s32_nt_sm90a_9850c90d(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 24;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

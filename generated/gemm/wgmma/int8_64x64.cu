@@ -441,7 +441,6 @@ int8_64x64_64x64x128_s5_c1_tma_s8_s8_s32_nt_sm90a_a69ae943(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -436,7 +436,6 @@ int8_64x64_late_64x64x128_s6_c1_tma_s8_s8_s32_nt_sm90a_badea761(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

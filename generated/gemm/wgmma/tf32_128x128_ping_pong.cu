@@ -479,7 +479,6 @@ tf32_128x128_ping_pong_128x128x32_s6_p2_tma_tf32_tf32_f32_nt_sm90a_d164405d(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

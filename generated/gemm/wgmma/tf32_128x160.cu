@@ -463,7 +463,6 @@ tf32_128x160_128x160x32_s5_c2_tma_tf32_tf32_f32_nt_sm90a_aa3004f6(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -465,7 +465,6 @@ tf32_128x176_128x176x32_s5_c2_tma_tf32_tf32_f32_nt_sm90a_1a50ae8e(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 16;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

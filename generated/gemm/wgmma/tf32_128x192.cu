@@ -467,7 +467,6 @@ tf32_128x192_128x192x32_s4_c2_tma_tf32_tf32_f32_nt_sm90a_60bcda9f(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -460,7 +460,6 @@ tf32_128x48_128x48x32_s7_c2_tma_tf32_tf32_f32_nt_sm90a_39532328(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 24;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

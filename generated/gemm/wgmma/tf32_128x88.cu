@@ -457,7 +457,6 @@ tf32_128x88_128x88x32_s7_c2_tma_tf32_tf32_f32_nt_sm90a_c74a8c96(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 8;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

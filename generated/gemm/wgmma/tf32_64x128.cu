@@ -449,7 +449,6 @@ tf32_64x128_64x128x32_s7_c1_tma_tf32_tf32_f32_nt_sm90a_8e175dc2(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -449,7 +449,6 @@ tf32_64x128_two_64x128x32_s4_c1_tma_tf32_tf32_f32_nt_sm90a_e7cd03cc(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -438,7 +438,6 @@ tf32_64x32_64x32x32_s8_c1_tma_tf32_tf32_f32_nt_sm90a_98b48b3d(
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll

@@ -441,7 +441,6 @@ tf32_64x48_64x48x32_s8_c1_tma_tf32_tf32_f32_nt_sm90a_d9840d66(
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 24;
             constexpr int kBuffers = 2;
-
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
