@@ -16,6 +16,9 @@ MILLISECONDS = 1000
 def read_by_others(lifter: Lifter, once: Verdict) -> str:
     """Why an element may be read by one thread and stored by another; empty if none is. Workspaces have rules of their own."""
     arrays, accesses = lifter.known.contract.arrays, lifter.known.lifted.accesses
+    for access in accesses:
+        if access.space in ("global", "generic") and (access.address is None or access.address.base is None):
+            return f"{place(access)}: the array that it points into is not known"
     elsewhere = [each for each in accesses if each.space == "global" and each.address is not None and each.address.base not in arrays]
     for store in elsewhere:
         if store.writes:

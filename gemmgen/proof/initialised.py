@@ -45,7 +45,11 @@ def initialised(lifter: Lifter) -> Verdict:
         verdict.obligations += 1
         verdict.unproved.append(f"PTX line {instruction.line}: {instruction.text.strip()}: a lane that the block has not may be read")
     for access in lifter.known.lifted.accesses:
-        array = lifter.known.contract.arrays.get("" if access.address is None else access.address.base or "")
+        base = None if access.address is None else access.address.base
+        array = lifter.known.contract.arrays.get(base or "")
+        if access.kind != "store" and base is None and access.space in ("global", "generic"):
+            verdict.obligations += 1
+            verdict.unproved.append(f"{place(access)}: the array that it points into is not known")
         if access.kind != "store" and array is not None and array.role == "output":
             verdict.obligations += 1
             verdict.unproved.append(f"{place(access)}: reads {array.name}, which nothing wrote before the kernel")

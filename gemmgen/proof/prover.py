@@ -115,6 +115,8 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     try:
         module = parse(ptx)
         function = with_floats(next(each for each in module.functions.values() if each.is_entry and each.name == launch.entry))
+        if function.problem is not None:
+            raise Unliftable(None, str(function.problem).partition("\n")[0])
         product = product_of(sequence)
         names = (*names, "complete")
         if launch.cluster != (1, 1, 1) and _shares(sequence):
@@ -197,6 +199,10 @@ def _no_launch(module: Module, function: Function, launch: KernelLaunch) -> str:
         return "a launch with a block that the kernel does not allow"
     if launch.block[2] > MAX_DEPTH:
         return f"a block of {launch.block[2]} threads along z; a GPU has at most {MAX_DEPTH}"
+    for index, parameter in enumerate(function.parameters):
+        number = parameter.name.rpartition("_param_")[2]
+        if number != parameter.name and number.isdecimal() and int(number) != index:
+            return f"the parameter {parameter.name} is number {index}: numbers of parameters are read as their places"
     static = sum(each.size for each in (*module.variables.values(), *function.variables) if each.space == "shared")
     dynamic = 0 if launch.dynamic_shared_bytes.names else launch.dynamic_shared_bytes.evaluate({})
     device = ARCHITECTURES.get(module.target)

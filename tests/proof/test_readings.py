@@ -56,6 +56,17 @@ class Reading:
 
 
 WRONG = {
+    "a read through one of two pointers": Reading(
+        "initialised", f"{INDEX} if (i < n) {{ const float* p = n > 300 ? y : x; y[i] = p[n - 1 - i]; }}"
+    ),
+    "a read of others' results through a pointer": Reading(
+        "races", f"{INDEX} if (i < n) {{ const float* p = n > 300 ? y : x; y[i] = p[n - 1 - i]; }}"
+    ),
+    "a pointer that a loop exchanges": Reading(
+        "initialised",
+        f"{INDEX} const float* a = x; float v = 0; for (int j = 0; j < turns; ++j) {{ if (i < n) v += a[i]; a = y; }} if (i < n) y[i] = v;",
+        f"{XY}, int turns",
+    ),
     "equality of addresses modulo 2^64": Reading(
         "memory",
         """
@@ -225,3 +236,25 @@ def test_limits_of_sizes_that_the_problem_gives_are_named(tmp_path: Path) -> Non
     by_rows = Reading("memory", body, grid="1, ceil_div(n, 64)").read(body, tmp_path).sequence
     assert ASSUMED_LIMITS not in domain(fixed)
     assert domain(by_rows)[-1] == ASSUMED_LIMITS
+
+
+PARAMETERS = ".param .u64 k_param_{}, .param .u64 k_param_{}, .param .u32 k_param_2"
+BODY = """.reg .b32 %r<6>; .reg .b64 %rd<9>; .reg .f32 %f<3>;
+ld.param.u64 %rd1, [k_param_0]; ld.param.u64 %rd2, [k_param_1]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, 4;
+add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3; ld.global.f32 %f1, [%rd4]; st.global.f32 [%rd5], %f1; {} ret;"""
+
+
+@pytest.mark.parametrize(
+    ("places", "more", "reason"), [((1, 0), "", "is number 0"), ((0, 1), "vadd.u32.u32.u32 %r1, %r5.b0, 0;", "is not declared")]
+)
+def test_ptx_that_is_not_read_in_full_is_not_proved(places: tuple[int, int], more: str, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "kernel.ptx"
+    file.write_text(
+        f".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k({PARAMETERS.format(*places)})\n{{ {BODY.format(more)} }}\n"
+    )
+    arrays = ["k_param_0=in f32[64]", "k_param_1=out f32[64]"]
+    kernel = read_foreign(
+        file, entry_name="k", architecture=None, block=(64,), grid="1", arrays=arrays, expects=(), shared="0", seconds=SECONDS
+    )
+    (proof,) = prove_sequence(kernel.sequence, kernel.code.ptx, SECONDS)
+    assert not proof.proved and any(reason in why for each in proof.properties for why in each.reasons)

@@ -24,7 +24,7 @@ from gemmgen.sweep.records import Stage, Status, SweepError
 LIMITS = dict.fromkeys(Stage, 5.0)
 PREPARED = Prepared("d", "k", "gemm", "sgemm", {"kind": "gemm", "alpha": 1e400}, {"m": 3}, "sm_80", Ending(Stage.CHECK, Status.CORRECT))
 EXECUTE = Task("gemmgen.sweep.evaluation:execute", (PREPARED, Conditions(Stage.VERIFY), (Stage.COMPILE, Stage.VERIFY)), LIMITS)
-DESCRIBE = Task("gemmgen.sweep.cluster:describe_member", ("emulator", Stage.VERIFY), LIMITS)
+DESCRIBE = Task("gemmgen.sweep.cluster:describe_member", ("emulator", Stage.VERIFY, "gemm"), LIMITS)
 ENDING = Ending(Stage.VERIFY, Status.CORRECT, metrics={"worst_ratio": float("inf")}, cases=("one",))
 
 
@@ -135,7 +135,7 @@ def test_a_scheduler_is_reached_over_tls(certificates: Certificates) -> None:
     )
     with local_cluster(1, processes=False, protocol="tls://", security=security) as local:
         reached = Cluster(local.scheduler_address, 0, certificates)
-        assert reached.describe("emulator", Stage.CHECK) == Machine()
+        assert reached.describe("emulator", Stage.CHECK, "gemm") == Machine()
         reached.close()
 
 
