@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,7 +94,7 @@ def run_search(
 
 def _at_once(settings: Settings, cluster: Cluster | None) -> int:
     """Number of points that are proposed together: as many as are evaluated together, within limits, as none learns of the others."""
-    workers = cluster.idle if cluster is not None else len(settings.gpus) or settings.jobs or len(os.sched_getaffinity(0))
+    workers = cluster.idle if cluster is not None else len(settings.gpus) or settings.processes
     return min(max(workers, 1), MAX_AT_ONCE)
 
 

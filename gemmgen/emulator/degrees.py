@@ -15,7 +15,7 @@ from gemmgen.emulator.program_properties import of_program
 from gemmgen.emulator.ptx.syntax import Operand, registers_of
 
 MOST = 1 << 10
-"""The highest degree that is told apart from growth without end."""
+"""Limit of degrees; a degree above it counts as growing without end."""
 _PASSES = 16
 """Passes over a program after which degrees that still grow are taken to grow without end; loops within loops need a few."""
 _LOADS = ("ld", "ldu", "ldmatrix", "atom", "tex", "tld4", "suld")

@@ -146,7 +146,7 @@ def added_sums(program: Program) -> frozenset[int]:
         for inst, tainted in flow_of(program).spread_from(roots)
         if inst.opcode == "add" and inst.modifiers in (("s32",), ("u32",)) and tainted.any_of(source_registers(inst))
     }
-    # A sum that a loop adds to is one of its own operands.
+    # The sum of a loop is the result and an operand of one addition.
     while others := [known for known, inst in found.items() if not _adds_sums(inst, sources, roots | found.keys())]:
         for known in others:
             del found[known]

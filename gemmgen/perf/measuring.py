@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimingOptions:
-    """The same for every contestant of a run. ``l2_resident`` is for GPUs, ``threads`` for processors: None stands for all."""
+    """Options that all contestants of a run share. ``l2_resident`` applies to GPUs, ``threads`` to processors (None: all threads)."""
 
     rounds: int = 50
     with_peer: bool = True

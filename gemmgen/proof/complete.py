@@ -26,7 +26,7 @@ from gemmgen.proof.distances import by_thread
 from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
 from gemmgen.proof.knowledge import Knowledge, Path
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import MAX_CASES, Verdict, element_indices, first_choice, place
+from gemmgen.proof.obligations import MAX_CASES, NO_ARRAY, Verdict, element_indices, first_choice, place
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.tickets import Ticket, is_drawn, tickets
 from gemmgen.proof.values import Condition, Value, as_condition, as_term, conjunction, conjuncts, floor_divide
@@ -98,7 +98,7 @@ def _whole(lifter: Lifter, array: Array, stores: Sequence[Access], drawn: Sequen
     parts: list[_Part] = []
     for store in stores:
         if store.address is None or store.address.base is None:
-            raise _NotShown(f"{place(store)}: the array that it points into is not known")
+            raise _NotShown(f"{place(store)}: {NO_ARRAY}")
         if store.address.base == array.name:
             parts += _parts(lifter, array, store)
     by_outer: dict[tuple[object, ...], list[_Part]] = {}

@@ -445,7 +445,7 @@ class _Coverage:
 
     def _copied(self, load: Access, part: int) -> Element:
         """An element of an asynchronous copy, which is 0 beyond the bytes that are read."""
-        array = None if load.address is None else load.address.base
+        array = load.base
         if load.address is None or array is None or array not in self._product.operands:
             raise NotShown("a copy from elsewhere")
         offset, size = part * self._unit, as_term(load.size)
@@ -691,7 +691,7 @@ class _Coverage:
             case Number():
                 return True
             case Loaded(access):
-                base = None if access.address is None else access.address.base
+                base = access.base
                 return base in self._known.contract.arrays and base not in self._product.operands
             case Chosen(_, yes, no):
                 return self._plain(yes) and self._plain(no)

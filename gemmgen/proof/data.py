@@ -59,6 +59,11 @@ class Access:
     """Load of an asynchronous copy's store."""
 
     @property
+    def base(self) -> str | None:
+        """Name of the array that it points into; None where that is not known."""
+        return None if self.address is None else self.address.base
+
+    @property
     def writes(self) -> bool:
         """True if it changes memory."""
         return self.kind != "load"

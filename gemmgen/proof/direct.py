@@ -60,7 +60,7 @@ def note_direct_accesses(
         for reason in reasons[1:]:
             found.note(verdict.name, ("direct", reason), False, reason)
     for access in accesses:
-        name = "" if access.address is None else access.address.base or ""
+        name = access.base or ""
         array = contract.arrays.get(name)
         if access.writes:
             found.note("once", ("direct", access.instruction.line), name not in sent, f"{name} is stored by TMA as well")

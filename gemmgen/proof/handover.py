@@ -27,7 +27,7 @@ from gemmgen.proof.data import Access
 from gemmgen.proof.flags import Wait, strong, waits, words_become_zero
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import OtherThread, Verdict, grouped, place
+from gemmgen.proof.obligations import NO_ARRAY, OtherThread, Verdict, grouped, place
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.terms import node_of
 from gemmgen.proof.tickets import Ticket, beside_counters, is_drawn, is_reset, tickets
@@ -43,7 +43,7 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
     accesses = [access for access in known.lifted.accesses if access.space not in ("shared", "local")]
     for access in accesses:
         if access.address is None or access.address.base is None:
-            verdict.unproved.append(f"{place(access)}: the array that it points into is not known")
+            verdict.unproved.append(f"{place(access)}: {NO_ARRAY}")
     if verdict.unproved:
         return verdict
     here = [access for access in accesses if access.address is not None and arrays[access.address.base or ""].workspace]

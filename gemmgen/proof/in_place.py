@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from gemmgen.proof.data import Access
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import Verdict, place
+from gemmgen.proof.obligations import NO_ARRAY, Verdict, place
 from gemmgen.proof.values import conjunction
 
 MILLISECONDS = 1000
 
 
 def read_by_others(lifter: Lifter, once: Verdict) -> str:
-    """Why an element may be read by one thread and stored by another; empty if none is. Workspaces have rules of their own."""
+    """Why an element may be read by one thread and stored by another; empty if none is. Workspaces have other rules."""
     arrays, accesses = lifter.known.contract.arrays, lifter.known.lifted.accesses
     for access in accesses:
-        if access.space in ("global", "generic") and (access.address is None or access.address.base is None):
-            return f"{place(access)}: the array that it points into is not known"
-    elsewhere = [each for each in accesses if each.space == "global" and each.address is not None and each.address.base not in arrays]
+        if access.space in ("global", "generic") and access.base is None:
+            return f"{place(access)}: {NO_ARRAY}"
+    elsewhere = [each for each in accesses if each.space == "global" and each.base not in arrays]
     for store in elsewhere:
         if store.writes:
             return f"{place(store)}: threads share the variable that it changes"
     for array in arrays.values():
-        mine = [each for each in accesses if each.address is not None and each.address.base == array.name]
+        mine = [each for each in accesses if each.base == array.name]
         loads, stores = [each for each in mine if each.kind == "load"], [each for each in mine if each.writes]
         if array.workspace or not loads or not stores:
             continue

@@ -17,7 +17,7 @@ from gemmgen.proof.data import Access
 from gemmgen.proof.enumeration import NotEnumerable, Numbers
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.members import missing_lanes
-from gemmgen.proof.obligations import Verdict, place
+from gemmgen.proof.obligations import NO_ARRAY, Verdict, place, statement
 from gemmgen.proof.provenance import FARTHEST, Case, Form, NotShown, Provenance, Stores, kinds_of_problems
 from gemmgen.proof.registers import copied, read_unwritten
 from gemmgen.proof.slicing import written
@@ -39,17 +39,15 @@ def initialised(lifter: Lifter) -> Verdict:
         verdict.proved += 1
     else:
         instruction, register = unwritten
-        where = f"PTX line {instruction.line}: {instruction.text.strip()}"
-        verdict.unproved.append(f"{where}: {register.name} may be read before it is written")
+        verdict.unproved.append(f"{statement(instruction)}: {register.name} may be read before it is written")
     for instruction in missing_lanes(lifter.known.function, lifter.known.contract.launch.threads):
         verdict.obligations += 1
-        verdict.unproved.append(f"PTX line {instruction.line}: {instruction.text.strip()}: a lane that the block has not may be read")
+        verdict.unproved.append(f"{statement(instruction)}: it may read from a lane that the block does not have")
     for access in lifter.known.lifted.accesses:
-        base = None if access.address is None else access.address.base
-        array = lifter.known.contract.arrays.get(base or "")
-        if access.kind != "store" and base is None and access.space in ("global", "generic"):
+        array = lifter.known.contract.arrays.get(access.base or "")
+        if access.kind != "store" and access.base is None and access.space in ("global", "generic"):
             verdict.obligations += 1
-            verdict.unproved.append(f"{place(access)}: the array that it points into is not known")
+            verdict.unproved.append(f"{place(access)}: {NO_ARRAY}")
         if access.kind != "store" and array is not None and array.role == "output":
             verdict.obligations += 1
             verdict.unproved.append(f"{place(access)}: reads {array.name}, which nothing wrote before the kernel")
@@ -214,7 +212,7 @@ class _Ways:
 def _stored_before(lifter: Lifter, at: Provenance, load: Access, known: dict[tuple[object, ...], bool]) -> None:
     """Raises ``NotShown`` unless all bytes of a load were stored before, for every thread and turn."""
     if load.address is None or load.address.base is None or not isinstance(load.size, int):
-        raise NotShown("the array that it points into is not known")
+        raise NotShown(NO_ARRAY)
     groups = at.all_stores(load.address.base)[::-1]
     turn = at.loop_of(load)
     if at.depends(at.barriers(load)):

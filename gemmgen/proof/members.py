@@ -27,7 +27,7 @@ def incomplete_masks(function: Function, threads: int) -> Iterator[Instruction]:
 
 
 def missing_lanes(function: Function, threads: int) -> Iterator[Instruction]:
-    """Shuffles that may read from lanes that a block has not: its last warp has fewer, and their segments are not whole."""
+    """Shuffles that may read from lanes that a block does not have: its last warp is not full, and a segment of the shuffle exceeds it."""
     constants = constants_of(function)
     for instruction in function.body:
         if instruction.opcode != "shfl" or not threads % WARP_THREADS:

@@ -39,6 +39,7 @@ MEANINGS: dict[str, str] = {
 }
 MAX_FORMULA = 300
 """Characters of a question that had no answer."""
+NO_ARRAY = "the array that it points into is not known"
 MAX_CASES = 16
 """Cases of one address that are looked at."""
 MAX_ORDERS = 6
@@ -135,7 +136,7 @@ def _counterexample(known: Knowledge, access: Access, premises: Sequence[Conditi
 
 def _element(known: Knowledge, access: Access, model: z3.ModelRef) -> str:
     """The element that an access to an array begins with, in words; empty where it has no indices."""
-    array = known.contract.arrays.get("" if access.address is None else access.address.base or "")
+    array = known.contract.arrays.get(access.base or "")
     if array is None or access.address is None:
         return ""
     indices = element_indices(known, access.address.z3, array)
@@ -169,7 +170,7 @@ def memory(lifter: Lifter) -> Verdict:
             premises.append(access.size > 0)
         if access.address is None or access.address.base is None:
             verdict.obligations += 1
-            verdict.unproved.append(f"{place(access)}: the array that it points into is not known")
+            verdict.unproved.append(f"{place(access)}: {NO_ARRAY}")
             verdict.spaces.add(access.space)
             continue
         for conditions, address in address_cases(known, access.address):
@@ -561,7 +562,7 @@ def races(lifter: Lifter, uniform: bool, inside: bool = True) -> Verdict:
         for access in accesses:
             if access.address is None or access.address.base is None:
                 verdict.obligations += 1
-                verdict.unproved.append(f"{place(access)}: the array that it points into is not known")
+                verdict.unproved.append(f"{place(access)}: {NO_ARRAY}")
     dynamic = {name for access in accesses if access.address is not None and _is_dynamic(known, name := access.address.base or "")}
     if len(dynamic) > 1:
         verdict.unproved.append(f"{' and '.join(sorted(dynamic))} begin at the same address")
@@ -699,7 +700,7 @@ def once(lifter: Lifter, within: Verdict, ordered: bool = False) -> Verdict:
     by_array: dict[str, list[Access]] = {}
     added = {store.address.base for store in stores if store.kind == "atomic" and store.address is not None}
     for store in stores:
-        name = None if store.address is None else store.address.base
+        name = store.base
         if name in known.contract.arrays and known.contract.arrays[name].workspace:
             continue
         if store.kind == "atomic" and name is not None:
@@ -709,7 +710,7 @@ def once(lifter: Lifter, within: Verdict, ordered: bool = False) -> Verdict:
             continue
         if name is None or name in added:
             verdict.obligations += 1
-            why = "the array that it points into is not known" if name is None else f"elements of {name} are changed by atomics as well"
+            why = NO_ARRAY if name is None else f"elements of {name} are changed by atomics as well"
             verdict.unproved.append(f"{place(store)}: {why}")
         elif name in known.contract.arrays:
             by_array.setdefault(name, []).append(store)
@@ -728,12 +729,11 @@ def once(lifter: Lifter, within: Verdict, ordered: bool = False) -> Verdict:
 
 def _no_reduction(store: Access, atomics: Sequence[Access]) -> str:
     """Why an atomic is no reduction of a result by all threads of the grid; empty if it is one."""
-    base = None if store.address is None else store.address.base
     if store.instruction.has("cta") or store.instruction.has("cluster"):
         return "threads of other blocks may change the element as well, and its scope is narrower"
     if store.instruction.has("exch") or store.instruction.has("cas"):
         return "several threads may replace one element"
-    same_array = [each for each in atomics if each.address is not None and each.address.base == base]
+    same_array = [each for each in atomics if each.base == store.base]
     forms = {(each.instruction.modifiers[-2:], str(each.size)) for each in same_array}
     return "" if len(forms) == 1 else "its array is changed by atomics of several forms"
 
@@ -937,18 +937,18 @@ def progress(lifter: Lifter, common: Collection[int] = (), ended: Collection[int
                 verdict.proved += 1
     for instruction in incomplete_masks(known.function, known.contract.launch.threads):
         verdict.obligations += 1
-        verdict.unproved.append(f"{_statement(instruction)}: lanes that its mask may leave out execute it")
+        verdict.unproved.append(f"{statement(instruction)}: lanes that its mask may leave out execute it")
     for instruction, path in lifted.traps:
         verdict.obligations += 1
         if known.proves(path, False):
             verdict.proved += 1
         else:
-            verdict.unproved.append(f"{_statement(instruction)}: a thread may come to it")
+            verdict.unproved.append(f"{statement(instruction)}: a thread may come to it")
     verdict.obligations += len(lifter.flow.loops)
     unbounded = [instruction for instruction in known.lifted.unbounded_loops if id(instruction) not in ended]
     verdict.proved += len(lifter.flow.loops) - len(unbounded)
     for instruction in unbounded:
-        verdict.unproved.append(f"PTX line {instruction.line}: {instruction.text.strip()}: this loop was not proved to end")
+        verdict.unproved.append(f"{statement(instruction)}: this loop was not proved to end")
     return verdict
 
 
@@ -981,8 +981,9 @@ class _Together:
 
 
 def _of_block(lifter: Lifter, block: int) -> str:
-    return _statement(lifter.flow.blocks[block][-1])
+    return statement(lifter.flow.blocks[block][-1])
 
 
-def _statement(instruction: Instruction) -> str:
+def statement(instruction: Instruction) -> str:
+    """A statement and its line of PTX."""
     return f"PTX line {instruction.line}: {instruction.text.strip()}"

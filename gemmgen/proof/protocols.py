@@ -82,7 +82,7 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     why = "" if unwritten is None else f"{unwritten[1].name} may be read before it is written"
     masked, shuffled = next(incomplete_masks(function, launch.threads), None), next(missing_lanes(function, launch.threads), None)
     ring.found.note("progress", "masks", masked is None, "lanes that its mask may leave out execute it", masked)
-    ring.found.note("initialised", "lanes", shuffled is None, "a lane that the block has not may be read", shuffled)
+    ring.found.note("initialised", "lanes", shuffled is None, "it may read from a lane that the block does not have", shuffled)
     trap = next((each for each in function.body if each.opcode == "trap"), None)
     ring.found.note("progress", "trap", trap is None, "a thread may come to it", trap)
     ring.found.note("initialised", "registers", unwritten is None, why, None if unwritten is None else unwritten[0])

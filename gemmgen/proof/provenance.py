@@ -446,7 +446,7 @@ class Provenance:
             if len(access.turns) > 1:
                 raise NotShown("a load in nested loops")
             return access.turns[0]
-        base = None if access.address is None else access.address.base
+        base = access.base
         turns = [store.turn for store in self.all_stores(base or "") if store.turn is not None]
         order = self._lifter.flow.order
         for turn in turns:  # the loop was entered, and comes before

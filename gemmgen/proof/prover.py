@@ -115,8 +115,8 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     try:
         module = parse(ptx)
         function = with_floats(next(each for each in module.functions.values() if each.is_entry and each.name == launch.entry))
-        if function.problem is not None:
-            raise Unliftable(None, str(function.problem).partition("\n")[0])
+        if why := _misread(function):
+            raise Unliftable(None, why)
         product = product_of(sequence)
         names = (*names, "complete")
         if launch.cluster != (1, 1, 1) and _shares(sequence):
@@ -192,6 +192,17 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     return KernelProof(launch.entry, tuple(found), time.process_time() - began, solver.queries)
 
 
+def _misread(function: Function) -> str:
+    """Why a function is not read as it stands: the parser stopped, or numbers in names of parameters are not places; else empty."""
+    if function.problem is not None:
+        return str(function.problem).partition("\n")[0]
+    for index, parameter in enumerate(function.parameters):
+        number = parameter.name.rpartition("_param_")[2]
+        if number != parameter.name and number.isdecimal() and int(number) != index:
+            return f"the parameter {parameter.name} is number {index}: numbers of parameters are read as their places"
+    return ""
+
+
 def _no_launch(module: Module, function: Function, launch: KernelLaunch) -> str:
     """Why no device makes a launch: its block or its shared memory; empty if some may. Sizes that depend on the problem are assumed."""
     most, exact = function.directives.get("maxntid"), function.directives.get("reqntid")
@@ -199,10 +210,6 @@ def _no_launch(module: Module, function: Function, launch: KernelLaunch) -> str:
         return "a launch with a block that the kernel does not allow"
     if launch.block[2] > MAX_DEPTH:
         return f"a block of {launch.block[2]} threads along z; a GPU has at most {MAX_DEPTH}"
-    for index, parameter in enumerate(function.parameters):
-        number = parameter.name.rpartition("_param_")[2]
-        if number != parameter.name and number.isdecimal() and int(number) != index:
-            return f"the parameter {parameter.name} is number {index}: numbers of parameters are read as their places"
     static = sum(each.size for each in (*module.variables.values(), *function.variables) if each.space == "shared")
     dynamic = 0 if launch.dynamic_shared_bytes.names else launch.dynamic_shared_bytes.evaluate({})
     device = ARCHITECTURES.get(module.target)

@@ -713,7 +713,7 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
     if opcode == "ld" and space == "param":
         _parameter(known, instruction, state)
         return
-    if not instruction.type or any(not _is_plain(modifier) for modifier in instruction.modifiers):
+    if not instruction.type or any(not _keeps_access(modifier) for modifier in instruction.modifiers):
         raise known.unliftable("this form of an access is not modelled")
     if any("::" in modifier and not modifier.startswith(("L1", "L2", "level")) for modifier in instruction.modifiers):
         if any(modifier.startswith("shared::cluster") for modifier in instruction.modifiers):
@@ -740,7 +740,7 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
             known.results.append((access, result))
 
 
-def _is_plain(modifier: str) -> bool:
+def _keeps_access(modifier: str) -> bool:
     """True for modifiers that change neither the bytes of an access nor its address."""
     return modifier in TYPE_BYTES or modifier in FORMS_OF_ACCESSES or modifier.startswith(("L1::", "L2::", "level::", "shared::"))
 

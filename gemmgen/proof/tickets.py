@@ -175,7 +175,7 @@ def _added_one(known: Knowledge, atomic: Access) -> bool:
 def _flag(known: Knowledge, old: Value) -> tuple[tuple[Access, Value], tuple[Access, Value], z3.ArithRef] | None:
     """The store and the load of a flag that is not 0 only if an old number is N - 1, and N - 1."""
     for stored, number in known.numbers:
-        base = None if stored.address is None else stored.address.base
+        base = stored.base
         if stored.space != "shared" or base is None or isinstance(number.term, int):
             continue
         there = [access for access in known.lifted.accesses if access.address is not None and access.address.base == base]

@@ -51,7 +51,7 @@ class Settings:
     conditions: Conditions
     limits: Limits = field(default_factory=Limits)
     jobs: int = 0
-    """Workers for checking, compiling and emulating; 0: one for each CPU that this process may use."""
+    """Workers for checking, compiling and emulating; 0: one for each CPU that this process may use. ``processes`` is how many there are."""
     gpus: tuple[Mapping[str, str], ...] = ()
     """For each GPU the environment of its worker, which sees no other."""
     retry: bool = False
@@ -60,6 +60,16 @@ class Settings:
     """Points end once they are checked, under the digest that their result would have."""
     execute: str = EXECUTE
     """The function, ``module:name``, that takes an accepted point through its stages."""
+
+    @property
+    def timed_alone(self) -> bool:
+        """True if points are timed on the processors that other points would use."""
+        return self.conditions.backend == PROCESSOR.name and self.conditions.stage is Stage.BENCH
+
+    @property
+    def processes(self) -> int:
+        """Number of workers beside those of the GPUs."""
+        return 1 if self.timed_alone else self.jobs or len(os.sched_getaffinity(0))
 
 
 Step = tuple[Executor, tuple[Stage, ...]]
@@ -115,9 +125,7 @@ class Engine:
         self._listener = listener
         memory = int((settings.limits.memory_gib or 0) * 2**30) or _machine_memory()
         quiet = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-        timed_alone = settings.conditions.backend == PROCESSOR.name and settings.conditions.stage is Stage.BENCH
-        jobs = 1 if timed_alone else settings.jobs or len(os.sched_getaffinity(0))
-        self._cpu: Executor = Lane([{} if timed_alone else quiet] * jobs, memory)
+        self._cpu: Executor = Lane([{} if settings.timed_alone else quiet] * settings.processes, memory)
         self._gpu: Executor | None = Lane(settings.gpus, memory) if settings.gpus else None
         self._cluster = cluster
         self._kernel_steps: dict[tuple[str, tuple[Stage, ...]], Ending] = {}

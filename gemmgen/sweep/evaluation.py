@@ -97,11 +97,10 @@ def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
     seconds = {str(Stage.CHECK): time.perf_counter() - started}
     status = Status.INVALID if reason_code == "spec" else Status.CONSTRAINTS if reason_code else Status.CORRECT
     metrics: dict[str, float] = {}
-    if checked.plan is not None:
-        if target_of(checked.kind) is GPUS:
-            threads = max(launch.threads for launch in checked.plan.sequence.launches)
-            metrics = {"shared_bytes": float(checked.plan.shared_bytes), "threads": float(threads)}
-        if not reason_code and target_of(checked.kind) is GPUS:
+    if checked.plan is not None and target_of(checked.kind) is GPUS:
+        threads = max(launch.threads for launch in checked.plan.sequence.launches)
+        metrics = {"shared_bytes": float(checked.plan.shared_bytes), "threads": float(threads)}
+        if not reason_code:
             metrics |= _predicted(checked.plan, tuple(checked.problem.values()), conditions)
     return Prepared(
         digest=checked.digest(conditions.stage),

@@ -375,7 +375,7 @@ def _dry_run(context: click.Context, selection: Selection, settings: Settings, p
     known = {result.digest for result in stored}
     waiting = [result for result in results if result.status is Status.CORRECT and result.digest not in known]
     conditions = settings.conditions
-    jobs = settings.jobs or _cpus()
+    jobs = settings.processes
     expected = estimate(waiting, stored, conditions.stage, conditions.backend, conditions.cases, jobs, len(settings.gpus))
     if as_json:
         print_json(
@@ -579,9 +579,3 @@ def _cluster(
     from gemmgen.sweep.cluster import Certificates, Cluster
 
     return Cluster(address, int((memory_gib or 0) * 2**30), Certificates(*files) if files else None)
-
-
-def _cpus() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0))

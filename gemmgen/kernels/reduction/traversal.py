@@ -29,8 +29,8 @@ MAX_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, for any alignment of rows."""
 FLAT_COLUMN_THREADS = 512
 SHORTLY_READ_BYTES = 40 << 20
-"""Of few columns up to which a block on each SM reads them: 761984 x 7 of float32 take 10.5 us with one, 11.8 with three, which meet more
-slowly. 1115073 x 14 take 21.0 and 20.7."""
+"""Bytes of an array up to which one block for each SM reads few columns. 761984 x 7 of float32 take 10.5 us with one block and
+11.8 us with three, whose partial sums take longer to combine; 1115073 x 14 take 21.0 and 20.7 us."""
 TILE_LANES = (8, 9)
 """Threads side by side of ``flat_tiles``: 128 bytes of a row and more, without a gap. More are as fast, but make fewer blocks."""
 WIDE_TILE_LANES = (16, 32)
