@@ -85,7 +85,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def takes_turns(self) -> bool:
         """True if groups start their instructions in turns."""
-        return self.consumers > 1 and self.k_warps == 1
+        return self.consumers > 1 and self.k_warps == 1 and bool(self.promote_steps)
 
     @property
     def threads(self) -> int:
