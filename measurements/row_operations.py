@@ -2,7 +2,7 @@
 
     python -m measurements.row_operations --prepare                       # compiles all that the next line needs, in processes
     python -m measurements.row_operations --seconds 60 --out measurements # one line of JSON for each case
-    python -m measurements.row_operations --only rows --seed 7
+    python -m measurements.row_operations --only rows --seed 7 --compiled
 
 A ratio is the faster peer's time over ours: above 1, ours is faster. Arrays are larger than the L2, or several of them take turns. The
 code of torch.compile is kept below GEMMGEN_CACHE_DIR. ``--list`` prints the cases and needs no GPU.
@@ -65,6 +65,8 @@ ROWS = (
     ("logcumsumexp", 4096, 4096, "float32"),
     ("softmax", 65536, 128, "float16"),
     ("softmax", 128, 131072, "float32"),
+    ("topk", 4096, 8192, "float32"),
+    ("topk", 8192, 1024, "bfloat16"),
 )
 
 
@@ -358,6 +360,8 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="compile, and time nothing")
     parser.add_argument("--list", action="store_true", help="print the cases")
     parser.add_argument("--eager", action="store_true", help="beside eager torch alone")
+    parser.add_argument("--compiled", action="store_true", help="beside torch.compile in all of the time")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="processes that prepare")
     parser.add_argument("--first", type=int, default=1000, help="so many cases at most")
     parser.add_argument("--report", metavar="DEVICE", help="write row_operations.md from row_operations.json in --out")
     parser.add_argument("--seeds", type=int, nargs="*", default=[], help="seeds of the drawn cases in the report")
@@ -376,12 +380,14 @@ def main() -> None:
         return
     keep_compiled_code()
     if options.prepare:
-        in_processes(prepare_some, chosen, PROCESSES, PREPARED_SECONDS, not options.eager)
+        in_processes(prepare_some, chosen, options.processes, PREPARED_SECONDS, not options.eager)
         return
     import torch
 
+    compiler: Any = torch
+    compiler._dynamo.config.recompile_limit = len(chosen) + 1
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": options.seed}), flush=True)
-    eager_until = options.seconds if options.eager else options.seconds * EAGER_PART
+    eager_until = options.seconds if options.eager else 0.0 if options.compiled else options.seconds * EAGER_PART
     rows = [*measure(torch, chosen, False, begun + eager_until)]
     if not options.eager:
         rows += measure(torch, chosen, True, begun + options.seconds)
