@@ -450,6 +450,8 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if mainloop.persistent_blocks:
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 but for method: warpgroups")
+    if mainloop.sharers > 1:
+        yield Reason("sharers", "mainloop.sharers", str(mainloop.sharers), "1 but for method: warpgroups")
     if spec.constant:
         yield Reason("constant", "constant", ", ".join(spec.constant), "[] but for method: streams")
     depth = 64 if mainloop.group == "column" else max(64, mainloop.group)

@@ -33,6 +33,8 @@ NUMBER_BYTES = 2
 """Bytes of a scale or a zero point."""
 BARRIER_BYTES = 8
 MAX_CONSUMERS = 4
+MAX_CLUSTER = 8
+"""Blocks of a cluster that every device runs."""
 REGISTERS = {(2, 1): (24, 240), (2, 2): (24, 104), (3, 1): (24, 160), (4, 1): (24, 112)}
 """Registers of a thread of the producer, and of one of the consumers, by the groups of consumers and the blocks of an SM."""
 OTHER_REGISTERS = 40
@@ -55,6 +57,8 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     k_warps: int
     """Groups of warps that have the same columns, and take the stages in turn."""
     cluster_k: int
+    sharers: int
+    """Blocks of a cluster side by side along n, each of which copies a part of the rows of A to all of them."""
     stages: int
     min_blocks_per_sm: int
     persistent_blocks: int
@@ -211,7 +215,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def box_a(self) -> tuple[int, int]:
         """Elements along k and rows of a box of A."""
-        return BOX_ELEMENTS, self.tile_m
+        return BOX_ELEMENTS, self.tile_m // self.sharers
 
     def maps(self, a: Matrix) -> tuple[TensorMapArgument, TensorMapArgument]:
         """Tensor maps of A, and of the packed weights: words of a unit, units along k, panels."""
@@ -251,6 +255,7 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         blocks=tile.warp.n // WARP_COLUMNS,
         k_warps=mainloop.k_warps,
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
+        sharers=mainloop.sharers,
         scales_weights=mainloop.scaled == "weights",
         stages=mainloop.stages,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
@@ -282,6 +287,13 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
         yield Reason("min_blocks_per_sm", "mainloop.min_blocks_per_sm", str(mainloop.min_blocks_per_sm), need)
     if mainloop.k_warps > 1:
         yield Reason("k_warps", "mainloop.k_warps", str(mainloop.k_warps), "1 for warpgroups")
+    if block.m % (8 * mainloop.sharers):
+        yield Reason("sharers", "mainloop.sharers", f"{mainloop.sharers} and {block.m} rows", "8 rows or a multiple for each block")
+    if mainloop.persistent_blocks and mainloop.sharers > 1:
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), "0 with blocks that share rows")
+    blocks = mainloop.sharers * (spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1)
+    if blocks > MAX_CLUSTER:
+        yield Reason("sharers", "mainloop.sharers", f"{blocks} blocks", f"at most {MAX_CLUSTER} in a cluster")
     if mainloop.persistent_blocks and spec.decomposition.scheme != "data_parallel":
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with clusters that divide k")
