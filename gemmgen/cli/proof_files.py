@@ -42,8 +42,8 @@ class ForeignKernel:
 
     def replay(self, property_: str, problem: Mapping[str, int]) -> str:
         """The fault of a property that the emulator finds on a problem; empty if it finds none, or if the problem is too large to run."""
-        found = (each for each in self.faults(problem) if confirms(property_, f"{each.title}: {each.message}"))
-        return next((finding.message for finding in found), "")
+        faults = (each for each in self.faults(problem) if confirms(property_, f"{each.title}: {each.message}"))
+        return next((finding.message for finding in faults), "")
 
     def faults(self, problem: Mapping[str, int], step_limit: int | None = None) -> list[Finding]:
         """All errors that the emulator finds on a problem, within some basic blocks; none if the problem is too large to run."""
@@ -141,22 +141,22 @@ def read_foreign(
 
 def _array(text: str) -> ArrayArgument:
     """``A=in f32[m, k : lda, 1] @16``: role, type, extents, strides in elements and alignment in bytes."""
-    found = _ARRAY.fullmatch(text.strip())
-    if found is None or found[3] not in get_args(DataType):
+    match = _ARRAY.fullmatch(text.strip())
+    if match is None or match[3] not in get_args(DataType):
         raise GemmgenError(
             f"--array {_shown(text)}: expected NAME=in|out|inout TYPE[EXTENTS : STRIDES] @ALIGNMENT, such as 'A=in f32[m, k : lda, 1]'"
         )
     from gemmgen.core.elements import ELEMENTS
 
-    shape = _parts(found[4])
-    strides = _parts(found[5]) if found[5] else [*shape[1:], Formula("1")]
-    if len(strides) != len(shape) or (found[5] is None and len(shape) > 2):
+    shape = _parts(match[4])
+    strides = _parts(match[5]) if match[5] else [*shape[1:], Formula("1")]
+    if len(strides) != len(shape) or (match[5] is None and len(shape) > 2):
         raise GemmgenError(
             f"--array {_shown(text)}: expected as many strides as extents; they may only be left out of vectors and matrices"
         )
-    element = next(name for name in get_args(DataType) if name == found[3])
-    alignment = int(found[6]) if found[6] else ELEMENTS[element].bytes
-    return ArrayArgument(found[1], element, _ROLES[found[2]], tuple(shape), tuple(strides), alignment, found[1])
+    element = next(name for name in get_args(DataType) if name == match[3])
+    alignment = int(match[6]) if match[6] else ELEMENTS[element].bytes
+    return ArrayArgument(match[1], element, _ROLES[match[2]], tuple(shape), tuple(strides), alignment, match[1])
 
 
 def _shown(text: str) -> str:

@@ -128,17 +128,17 @@ def known_results(where: SearchSpace, space: Space, settings: Settings, store: R
     return known
 
 
-def describe_search(search: Search, found: SearchResult) -> list[str]:
+def describe_search(search: Search, result: SearchResult) -> list[str]:
     """Result of a search, in lines for people."""
-    known = sum(trial.replayed for trial in found.trials)
-    parts = [f"{len(found.trials):,} points tried", f"{known:,} of them known before" if known else ""]
-    parts += [f"{found.count(state):,} {state}" for state in ("pruned", "infeasible") if found.count(state)]
+    known = sum(trial.replayed for trial in result.trials)
+    parts = [f"{len(result.trials):,} points tried", f"{known:,} of them known before" if known else ""]
+    parts += [f"{result.count(state):,} {state}" for state in ("pruned", "infeasible") if result.count(state)]
     lines = [f"Search ({search.sampler}): {', '.join(part for part in parts if part)}."]
-    if found.exhausted:
+    if result.exhausted:
         lines.append("There are no more points in this space.")
-    elif known == len(found.trials) and not found.interrupted:
+    elif known == len(result.trials) and not result.interrupted:
         lines.append(f"All {search.trials:,} trials were known; a larger --trials continues the search.")
-    front = found.front if len(search.objectives) > 1 else found.ranking[:1]
+    front = result.front if len(search.objectives) > 1 else result.ranking[:1]
     if front:
         goals = " against ".join(str(goal) for goal in search.objectives)
         lines.append(f"{'Best' if len(front) == 1 else 'Those that no other beats'} by {goals}:")
@@ -148,7 +148,7 @@ def describe_search(search: Search, found: SearchResult) -> list[str]:
     return lines
 
 
-def search_json(search: Search, found: SearchResult) -> dict[str, object]:
+def search_json(search: Search, search_result: SearchResult) -> dict[str, object]:
     """The result of a search as JSON."""
     return {
         "sampler": search.sampler,
@@ -162,14 +162,14 @@ def search_json(search: Search, found: SearchResult) -> dict[str, object]:
                 "note": trial.note,
                 "known": trial.replayed,
             }
-            for trial in found.trials
+            for trial in search_result.trials
         ],
-        "front": [trial.number for trial in found.front],
-        "exhausted": found.exhausted,
+        "front": [trial.number for trial in search_result.front],
+        "exhausted": search_result.exhausted,
     }
 
 
-def write_winner(search: Search, found: SearchResult, space: Space, backend: BackendName) -> None:
+def write_winner(search: Search, result: SearchResult, space: Space, backend: BackendName) -> None:
     """Proves and measures the winner, and writes it to ``search.winner``."""
     from gemmgen.cli.selection import write_output
     from gemmgen.runtime.targets import target_of
@@ -177,12 +177,12 @@ def write_winner(search: Search, found: SearchResult, space: Space, backend: Bac
 
     assert search.winner is not None
     conclusion = conclude(
-        found,
+        result,
         target_of(space.kind).backend(backend),
         architecture=space.architectures[0],
         with_peer=space.file.peer,
         progress=lambda text: click.echo(f"Winner: {text}", err=True),
     )
     how = f"gemmgen sweep {space.file.name}" + (f" --search {search.sampler} --seed {search.seed}" if search.sampler else "")
-    write_output(search.winner, winner_yaml(found, conclusion, f"Found by {how}"))
+    write_output(search.winner, winner_yaml(result, conclusion, f"Found by {how}"))
     click.echo(f"Winner: {conclusion.plan.name}, written to {search.winner}", err=True)

@@ -129,7 +129,7 @@ class Conventions(Extension):
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         """The template ``name``, on its first line the building blocks that it names."""
-        source = _LONE.sub(lambda found: f'{found[1]}{{{{ ({found[2]}) | alone("{found[1]}") }}}}', source)
+        source = _LONE.sub(lambda match: f'{match[1]}{{{{ ({match[2]}) | alone("{match[1]}") }}}}', source)
         blocks = building_blocks(_listed(self.environment), name) if name else {}
         used = {word for marks in _MARKS.findall(source) for word in _USED.findall(_TEXT.sub("", marks)) if word in blocks}
         used -= {word for names in _BOUND.findall(source) for word in _NAME.findall(" ".join(names))}

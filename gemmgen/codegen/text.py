@@ -88,9 +88,9 @@ def constant(name: str, value: object, meaning: str = "", kind: str = "int") -> 
     return f"constexpr {kind} {name} = {value};" + (f"  // {meaning}" if meaning else "")
 
 
-def constants_of(found: Iterable[tuple[str, object, str]]) -> str:
+def constants_of(constants: Iterable[tuple[str, object, str]]) -> str:
     """``constant`` of each name, value and meaning, one to a line."""
-    return "\n".join(constant(name, value, meaning) for name, value, meaning in found)
+    return "\n".join(constant(name, value, meaning) for name, value, meaning in constants)
 
 
 FILTERS: Mapping[str, Callable[..., Any]] = {

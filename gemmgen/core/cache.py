@@ -205,8 +205,8 @@ class Cache:
     @contextmanager
     def _open(self, part: str, *, create: bool = False) -> Iterator[int]:
         """A descriptor of one of the two folders, after checking the write permissions of it and of its parent."""
-        with open_private_folder(self.directory, create=create) as directory, open_private_folder(part, directory, create=create) as found:
-            yield found
+        with open_private_folder(self.directory, create=create) as directory, open_private_folder(part, directory, create=create) as folder:
+            yield folder
 
     def _place(self, building: int, built: str, entries: int, key: str, secret: bytes) -> None:
         for _ in range(8):

@@ -74,16 +74,16 @@ def layers_of(problems: Sequence[str], device: Device) -> list[Layer]:
     return [_layer(kind, rest, calls, device) for (kind, rest), calls in groups.items()]
 
 
-def _layer(kind: str, rest: str, found: Mapping[int, str], device: Device) -> Layer:
+def _layer(kind: str, rest: str, label_of_size: Mapping[int, str], device: Device) -> Layer:
     first = family(PROBLEM_KINDS[kind]).size_names[0]
-    sizes = sorted(found)
-    options = {size: _option(found[size], device) for size in sizes}
+    sizes = sorted(label_of_size)
+    options = {size: _option(label_of_size[size], device) for size in sizes}
     name = re.sub(r"[^a-z0-9]+", "_", f"{kind}_{rest}".lower()).strip("_")
     middles = [math.isqrt(one * other) + 1 for one, other in pairwise(sizes)]
     bounds = [1, *middles, LARGEST + 1]
     served: list[Served] = []
     for place, size in enumerate(sizes):
-        one = _served(found[size], size, options[size], bounds[place], bounds[place + 1] - 1, device)
+        one = _served(label_of_size[size], size, options[size], bounds[place], bounds[place + 1] - 1, device)
         before = served[-1] if served else None
         if before is not None and (before.plan, before.dimensions) == (one.plan, one.dimensions):
             served[-1] = replace(before, most=one.most)
@@ -93,7 +93,7 @@ def _layer(kind: str, rest: str, found: Mapping[int, str], device: Device) -> La
     option = options[sizes[0]]
     operands = dict(option.fit.arrays.values())
     written = {option.fit.arrays[array.name][0] for array in option.plan.sequence.arrays if array.writes and array.role != "workspace"}
-    request = read_problem(found[sizes[0]]).request
+    request = read_problem(label_of_size[sizes[0]]).request
     ordered = {operand: operands[operand] for operand in sorted(operands, key=lambda one: (one in written, one))}
     return Layer(name, f"{kind}:{first.upper()},{rest}", first, request, ordered, frozenset(written), tuple(served))
 
@@ -114,9 +114,9 @@ def _served(text: str, size: int, option: Option, least: int, most: int, device:
     if other is None:
         least = most = size  # a kernel of this very size
     else:
-        step, found = other
+        step, step_values = other
         for name, value in option.dimensions.items():
-            factor = (found[name] - value) // step if name in found and not _is_setting(name, option) else 0
+            factor = (step_values[name] - value) // step if name in step_values and not _is_setting(name, option) else 0
             dimensions[name] = (value - factor * size, factor)
     arrays = {name: operand for name, (operand, _) in option.fit.arrays.items()}
     known = {scalar.name for scalar in option.plan.sequence.scalars}

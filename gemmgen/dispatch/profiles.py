@@ -249,11 +249,11 @@ def _range_call(content: Any, start: Any, end: Any) -> Call | None:
     return None if shapes is None else Call(match["name"], shapes, microseconds=(end - start) * 1e-3 if timed else None)
 
 
-def problems_text(found: Sequence[Counted]) -> str:
+def problems_text(problems: Sequence[Counted]) -> str:
     """Problems as a file that ``read_counted`` reads, and ``gemmgen warm`` and ``tune`` too."""
-    total = sum(one.microseconds or 0.0 for one in found)
+    total = sum(one.microseconds or 0.0 for one in problems)
     lines = []
-    for one in found:
+    for one in problems:
         time = "" if one.microseconds is None else f" us={one.microseconds:.3f} share={one.microseconds / total if total else 0.0:.1%}"
         lines.append(f"{one.problem}  # count={one.count}{time}\n")
     return "".join(lines)

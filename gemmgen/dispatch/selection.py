@@ -317,20 +317,20 @@ def _common_class(table: Table | None, requests: Sequence[Request], device: Devi
         near = table.near(request) if table is not None else Near()
         best: dict[str, float] = {}
         for candidate, (_, plan, dimensions) in all_fitted(request, architecture, rejected, device):
-            found = numeric_class_of(plan, dimensions)
-            if isinstance(found, NoClass):
-                rejected[candidate.label] = f"a row's bits depend on how many rows there are: {found.reason}"
+            numeric_class = numeric_class_of(plan, dimensions)
+            if isinstance(numeric_class, NoClass):
+                rejected[candidate.label] = f"a row's bits depend on how many rows there are: {numeric_class.reason}"
                 continue
             _, seconds = set_best(plan, dimensions, device)
             if table is not None:
                 seconds, _ = table.estimate(near, table_name(candidate, architecture), seconds, row_model(table, device, architecture))
-            best[found] = min(seconds, best.get(found, math.inf))
-        for found, seconds in best.items():
-            logarithms.setdefault(found, []).append(math.log(seconds))
-    complete = {found: sum(values) for found, values in logarithms.items() if len(values) == len(requests)}
+            best[numeric_class] = min(seconds, best.get(numeric_class, math.inf))
+        for numeric_class, seconds in best.items():
+            logarithms.setdefault(numeric_class, []).append(math.log(seconds))
+    complete = {numeric_class: sum(values) for numeric_class, values in logarithms.items() if len(values) == len(requests)}
     if not complete:
         raise LaunchError(_nothing_fits(requests[0], rejected))
-    return min(complete, key=lambda found: (complete[found], found))
+    return min(complete, key=lambda numeric_class: (complete[numeric_class], numeric_class))
 
 
 def _rank(option: Option) -> tuple[float, bool, int, float, str]:

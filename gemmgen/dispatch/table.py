@@ -172,8 +172,8 @@ class Table:
             counts = [sum(a != b for a, b in zip(own, other, strict=True)) for other in traits]
             differing = self._differing[request.kind, own] = np.array(counts)
         squares = ((sizes - wanted) ** 2).sum(axis=1)
-        found: NDArray[np.float64] = np.sqrt(squares + differing[kinds] * TRAIT_DISTANCE**2)
-        return found
+        distances: NDArray[np.float64] = np.sqrt(squares + differing[kinds] * TRAIT_DISTANCE**2)
+        return distances
 
     def _places(self, kind: str) -> tuple[Any, Any, list[tuple[str, ...]]]:
         """Logarithms of the sizes of a family's rows, and for each the place of its traits in a list of all."""

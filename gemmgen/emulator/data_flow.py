@@ -101,9 +101,9 @@ class DataFlow:
             for inst, _, writes in block:
                 if inst.opcode == "selp" and inst.type == "f32" and isinstance(inst.operands[3], Register):
                     name = inst.operands[3].name
-                    found = latest.get(name) or self._from_anywhere(name)
-                    if found is not None:
-                        self._comparisons[id(inst)] = found
+                    comparison = latest.get(name) or self._from_anywhere(name)
+                    if comparison is not None:
+                        self._comparisons[id(inst)] = comparison
                         self.hashed.append(inst)
                 if latest and writes:
                     self._forget(latest, set(writes))
@@ -135,8 +135,10 @@ class DataFlow:
     @staticmethod
     def _forget(latest: dict[str, Instruction], written: set[str]) -> None:
         """Drops comparisons whose result or operands are overwritten."""
-        for name, found in list(latest.items()):
-            if name in written or any(register.name in written for operand in found.operands[1:] for register in registers_of(operand)):
+        for name, comparison in list(latest.items()):
+            if name in written or any(
+                register.name in written for operand in comparison.operands[1:] for register in registers_of(operand)
+            ):
                 del latest[name]
 
 
@@ -227,9 +229,9 @@ class ProgramFlow:
             known[sources] = self._joined(known[before], decisions) if before else decisions
         return known[sources]
 
-    def _joined(self, *found: DataDependence) -> DataDependence:
+    def _joined(self, *joined: DataDependence) -> DataDependence:
         """The decisions of several sources, in the order of the program."""
-        parts = ([inst for each in found for inst in getattr(each, name)] for name in ("control", "addresses", "choices"))
+        parts = ([inst for each in joined for inst in getattr(each, name)] for name in ("control", "addresses", "choices"))
         places = self._places
         return DataDependence(*(tuple(sorted({id(i): i for i in part}.values(), key=lambda i: places[id(i)])) for part in parts))
 

@@ -31,10 +31,10 @@ def degree_of(program: Program) -> int:
     for _ in range(_PASSES):
         grows = False
         for effect in effects:
-            found = min(_degree(effect, degrees), MOST)
+            degree = min(_degree(effect, degrees), MOST)
             for name in effect.writes:
-                if found > degrees.get(name, 0):
-                    degrees[name] = found
+                if degree > degrees.get(name, 0):
+                    degrees[name] = degree
                     grows = True
         if not grows:
             return max(degrees.values(), default=0)

@@ -430,13 +430,13 @@ class GlobalSpace(Space):
 
     def _search(self, access: Access, lanes: Lanes | None, offsets: np.ndarray) -> None:
         """Finds each lane's region; raises if there is none, unless a GPU performs the access, or if it may not be written."""
-        found = np.searchsorted(self._starts, offsets, side="right") - 1
+        region_of = np.searchsorted(self._starts, offsets, side="right") - 1
         # An empty region starts where a neighbour could: it holds nothing, and guards keep starts distinct.
-        outside = (found < 0) | (offsets > self._stops[found] - access.width)
+        outside = (region_of < 0) | (offsets > self._stops[region_of] - access.width)
         if outside.any():
-            self._stray(access, lanes, offsets, found, outside)
+            self._stray(access, lanes, offsets, region_of, outside)
         if access.kind != "load":
-            bad = (self._writable[found] == 0) & ~outside
+            bad = (self._writable[region_of] == 0) & ~outside
             if bad.any():
                 position = np.flatnonzero(bad)[0]
                 self._fail(
@@ -445,13 +445,13 @@ class GlobalSpace(Space):
                     lanes,
                     bad,
                     f"{verb(access)} of {access.width} bytes at 0x{int(offsets[position]) + GLOBAL_BASE:x}, "
-                    f"in {self.regions[int(found[position])].name}",
+                    f"in {self.regions[int(region_of[position])].name}",
                 )
-        access.hint = int(found[int(np.argmin(outside))])
+        access.hint = int(region_of[int(np.argmin(outside))])
 
-    def _stray(self, access: Access, lanes: Lanes | None, offsets: np.ndarray, found: np.ndarray, outside: np.ndarray) -> None:
+    def _stray(self, access: Access, lanes: Lanes | None, offsets: np.ndarray, region_of: np.ndarray, outside: np.ndarray) -> None:
         """Raises OutOfBounds, unless a GPU performs the accesses outside of all regions and an observer notes them."""
-        lost = outside & ~self._is_mapped(offsets, found, access.width)
+        lost = outside & ~self._is_mapped(offsets, region_of, access.width)
         fatal, count = bool(lost.any()), int(np.count_nonzero(outside))
         known = self._strayed.get(id(access.instruction))
         if not fatal and known is not None and any(observer.passes(known[0], count, known[1]) for observer in self.observers):
@@ -468,22 +468,22 @@ class GlobalSpace(Space):
             raise error
         self._strayed[id(access.instruction)] = error, meant
 
-    def _is_mapped(self, offsets: np.ndarray, found: np.ndarray, width: int) -> np.ndarray:
+    def _is_mapped(self, offsets: np.ndarray, region_of: np.ndarray, width: int) -> np.ndarray:
         """True for accesses to a page that also holds an allocation. The first region, at 0, holds the kernel's parameters."""
         if len(self.regions) < 2:
             return np.zeros(len(offsets), np.bool_)
         first, last = offsets // MAPPED_BYTES, (offsets + width - 1) // MAPPED_BYTES
-        below, above = np.maximum(found, 0), np.minimum(found + 1, len(self.regions) - 1)
+        below, above = np.maximum(region_of, 0), np.minimum(region_of + 1, len(self.regions) - 1)
         near = (below > 0) & ((self._stops[below] - 1) // MAPPED_BYTES >= last)
         near |= (self._starts[above] // MAPPED_BYTES <= first) & (self._starts[above] > offsets)
         mapped: np.ndarray = near & (offsets >= self._starts[1]) & (offsets <= len(self.data) - width)
         return mapped
 
     def _where(self, offset: int) -> str:
-        found = int(np.searchsorted(self._starts, offset, side="right")) - 1
-        if found < 0:
+        number = int(np.searchsorted(self._starts, offset, side="right")) - 1
+        if number < 0:
             return ""
-        region = self.regions[found]
+        region = self.regions[number]
         return f"; {region.name} begins at 0x{region.start + GLOBAL_BASE:x}"
 
     def _nearest(self, offset: int, width: int, instruction: Instruction) -> tuple[str, str]:

@@ -95,8 +95,8 @@ def library(title: str, source: bytes, options: tuple[str, ...], functions: tupl
 
     key = cache_key(title, source, platform.machine(), " ".join(options), _processor() if "-march=native" in options else "")
     store = Cache(quiet=True)
-    found = store.load(key)
-    opened = _opened(found["loops.so"], functions) if found and "loops.so" in found else None
+    files = store.load(key)
+    opened = _opened(files["loops.so"], functions) if files and "loops.so" in files else None
     if opened is None:
         built = _compiled(source, options)
         opened = None if built is None else _opened(built, functions)

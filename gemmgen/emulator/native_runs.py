@@ -803,9 +803,9 @@ def compile_block(
     """The functions of a block's runs; none if there is nothing to compile, or no compiler. Remembered."""
     known, block = compiled(program), program.blocks[number]
     left_out = tuple(place for place, inst in enumerate(block.body) if excluded(inst))
-    found = known.runs.get((number, left_out))
-    if found is not None:
-        return found
+    functions = known.runs.get((number, left_out))
+    if functions is not None:
+        return functions
     pieces: dict[tuple[int, int], Run] = {}
     run, first = Run(binder), 0
 
@@ -827,7 +827,7 @@ def compile_block(
             close(place)
             first = place + 1
     close(len(block.body))
-    found = known.runs[number, left_out] = {}
+    functions = known.runs[number, left_out] = {}
     if pieces:
         ending = (block.terminator,) if block.terminator is not None else ()
         texts = []
@@ -845,8 +845,8 @@ def compile_block(
                 function = getattr(library, name)
                 function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
                 function.restype = None
-                found[start, stop] = function
-    return found
+                functions[start, stop] = function
+    return functions
 
 
 @cache

@@ -808,22 +808,22 @@ def suits_lanes(program: Program) -> bool:
 
 def _varying(program: Program) -> frozenset[str]:
     """Registers whose values may differ between threads."""
-    found: set[str] = set()
+    varying: set[str] = set()
     grew = True
     while grew:
         grew = False
         for block in program.blocks:
             for inst in block.body:
                 results = results_of(inst)
-                if not results or found.issuperset(results):
+                if not results or varying.issuperset(results):
                     continue
                 operands = sources_of(inst)
                 names = {register.name for operand in operands for register in registers_of(operand)}
                 special = any(isinstance(operand, Special) and operand.name.partition(".")[0] not in _SAME_FOR_ALL for operand in operands)
-                if special or names & found or inst.opcode in ("atom", "shfl", "match") or (inst.guard and inst.guard.name in found):
-                    found.update(results)
+                if special or names & varying or inst.opcode in ("atom", "shfl", "match") or (inst.guard and inst.guard.name in varying):
+                    varying.update(results)
                     grew = True
-    return frozenset(found)
+    return frozenset(varying)
 
 
 @dataclass(frozen=True, slots=True)
@@ -1236,18 +1236,18 @@ def _share(team: Sequence[_Member], done: int, total: int, pages: int, progress:
             library.release(log)
     places = (ctypes.c_void_p * len(team))(*(ctypes.addressof(member.context) for member in team))
     part = -(-pages // len(team))
-    found = [0] * len(team)
+    conflicts = [0] * len(team)
 
     def compare(number: int) -> None:
         first = number * part
-        found[number] = team[0].kernel.library.conflict(places, len(team), first, max(min(part, pages - first), 0))
+        conflicts[number] = team[0].kernel.library.conflict(places, len(team), first, max(min(part, pages - first), 0))
 
     others = [threading.Thread(target=compare, args=(number,), daemon=True) for number in range(len(team))]
     for thread in others:
         thread.start()
     for thread in others:
         thread.join()
-    return whys[0] or (-4 if any(found) else 0)
+    return whys[0] or (-4 if any(conflicts) else 0)
 
 
 def _gaps(kernel: Kernel, size: int) -> np.ndarray:

@@ -90,7 +90,7 @@ class _Trees:
         selector = self.number(inst.operands[3])
         if selector is None or inst.guard is not None or inst.first_of(("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")):
             return None
-        found = []
+        sources = []
         parts: dict[int, Instruction] = {}
         for position in range(_WORD):
             nibble = selector >> 4 * position & 15
@@ -101,11 +101,11 @@ class _Trees:
             if writer is None or id(writer) not in earlier:
                 return None
             below = self._bytes.get(id(writer))
-            found.append((source, nibble & 3) if below is None else below[nibble & 3])
+            sources.append((source, nibble & 3) if below is None else below[nibble & 3])
             if writer.opcode == "prmt":
                 parts |= {id(writer): writer} | self.parts_of.get(id(writer), {})
-        self._bytes[id(inst)], self.parts_of[id(inst)] = found, parts
-        return found
+        self._bytes[id(inst)], self.parts_of[id(inst)] = sources, parts
+        return sources
 
     def is_sum(self, register: Register) -> bool:
         """True for the bits of a sum of float32."""

@@ -340,8 +340,8 @@ class _Linker:
         unguarded = replace(instruction, guard=None, guard_negated=False)
         if isinstance(target, Register):
             named = [actual.name for actual in (*results, *arguments) if isinstance(actual, Symbol)]
-            found = [caller.find_variable(instruction.scope, name) for name in named]
-            places = [variable for variable in found if variable is not None]
+            variables = [caller.find_variable(instruction.scope, name) for name in named]
+            places = [variable for variable in variables if variable is not None]
             if len(places) != len(named):
                 raise UnknownInstruction("call arguments must be .param variables", instruction=instruction)
             address = Register(prefix + target.name, target.type)
@@ -479,15 +479,15 @@ class _Linker:
 
     def _collect_registers(self) -> dict[str, tuple[Register, ...]]:
         """The registers in use by class, in order of name, so that runs of registers are runs of rows."""
-        found: dict[str, Register] = {}
+        by_name: dict[str, Register] = {}
         for instruction in self.flat.body:
             if instruction.guard is not None:
-                found.setdefault(instruction.guard.name, instruction.guard)
+                by_name.setdefault(instruction.guard.name, instruction.guard)
             for operand in instruction.operands:
                 for register in registers_of(operand):
-                    found.setdefault(register.name, register)
+                    by_name.setdefault(register.name, register)
         by_class: dict[str, list[Register]] = {"pred": [], "b16": [], "b32": [], "b64": [], "b128": []}
-        for register in found.values():
+        for register in by_name.values():
             by_class[register_class(register.type)].append(register)
         return {name: tuple(sorted(group, key=_natural)) for name, group in by_class.items()}
 
@@ -509,18 +509,18 @@ def _natural(register: Register) -> tuple[str, int, str]:
 
 
 def _symbols_of(operands: tuple[Operand, ...]) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for operand in operands:
         match operand:
             case Symbol(name):
-                found.add(name)
+                names.add(name)
             case Address(base, _, extra):
-                found |= _symbols_of((base, *extra))
+                names |= _symbols_of((base, *extra))
             case Vector(elements) | Group(elements):
-                found |= _symbols_of(elements)
+                names |= _symbols_of(elements)
             case _:
                 pass
-    return found
+    return names
 
 
 def _rename(operand: Operand, prefix: str, names: dict[str, str]) -> Operand:

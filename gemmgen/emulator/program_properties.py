@@ -39,10 +39,10 @@ def opcodes(program: Program) -> frozenset[str]:
 @of_program
 def mentions(program: Program) -> Counter[str]:
     """Number of mentions of each register in a program."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for block in program.blocks:
         for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
-            found.update(register.name for operand in inst.operands for register in registers_of(operand))
+            counts.update(register.name for operand in inst.operands for register in registers_of(operand))
             if inst.guard is not None:
-                found[inst.guard.name] += 1
-    return found
+                counts[inst.guard.name] += 1
+    return counts

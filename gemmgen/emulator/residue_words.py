@@ -78,8 +78,8 @@ class Words:
 
     @staticmethod
     def _taken(table: Array, places: Array) -> Array:
-        found: Array = table.take(places, axis=0).reshape(*places.shape[:-1], -1)
-        return found
+        taken: Array = table.take(places, axis=0).reshape(*places.shape[:-1], -1)
+        return taken
 
 
 whole_words: ContextVar[Words | None] = ContextVar("whole_words", default=None)

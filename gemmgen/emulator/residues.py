@@ -55,14 +55,14 @@ class CodeTable:
     def find(self, wanted: Array) -> Array:
         """Codes of numbers; 0 for those without one."""
         slots = self._slot_of(wanted)
-        found = self._slots[slots]
-        open_ones = np.flatnonzero((self.numbers[found] != wanted) & (found != 0))
+        entries = self._slots[slots]
+        open_ones = np.flatnonzero((self.numbers[entries] != wanted) & (entries != 0))
         while len(open_ones):
             slots[open_ones] = (slots[open_ones] + 1) & self._mask
-            found[open_ones] = self._slots[slots[open_ones]]
-            here = found[open_ones]
+            entries[open_ones] = self._slots[slots[open_ones]]
+            here = entries[open_ones]
             open_ones = open_ones[(self.numbers[here] != wanted[open_ones]) & (here != 0)]
-        return found
+        return entries
 
     def _slot_of(self, values: Array) -> Array:
         slots: Array = ((values.astype(np.uint64) * _GOLDEN) >> np.uint64(40)).astype(np.int64) & self._mask
@@ -123,8 +123,8 @@ class Interned:
         """The codes of residues. Raises OverflowError if there are too few codes."""
         every = words(canonical(value))
         wanted = every.reshape(-1)
-        found = self._table.find(wanted)
-        new = wanted[(found == 0) & (wanted != 0)]
+        slots = self._table.find(wanted)
+        new = wanted[(slots == 0) & (wanted != 0)]
         if len(new):
             fresh = _distinct(new)
             if self._next + len(fresh) > len(self.codes):
@@ -136,8 +136,8 @@ class Interned:
             for table, part in zip(self.halves, _halved(fresh), strict=True):
                 table[codes] = part
             self._table.note(codes)
-            found = self._table.find(wanted)
-        return found.reshape(every.shape)
+            slots = self._table.find(wanted)
+        return slots.reshape(every.shape)
 
     def read(self, patterns: Array) -> Array:
         """32-bit patterns, of which those with an empty lower half are codes, as residues."""
@@ -155,8 +155,8 @@ class Interned:
             self._free[codes] = False
             left = self.codes[self._next :]
             self.codes = np.concatenate([self.codes[: self._next], left[self._free[left]]])
-        found: Array = self.residues[codes]
-        return found
+        residues: Array = self.residues[codes]
+        return residues
 
 
 def _halved(values: Array) -> tuple[Array, Array]:
@@ -365,8 +365,8 @@ class Pairs:
         """The codes of pairs of residues as uint32. Raises OverflowError if there are too few codes."""
         both = (canonical(first) << _SHIFT) | canonical(second)
         wanted = both.reshape(-1)
-        found = self._table.find(wanted)
-        new = wanted[found == 0]
+        slots = self._table.find(wanted)
+        new = wanted[slots == 0]
         if len(new):
             fresh = _distinct(new)
             if self._next + len(fresh) > self.MOST:
@@ -375,8 +375,8 @@ class Pairs:
             self._next += len(fresh)
             self._numbers[codes] = fresh
             self._table.note(codes)
-            found = self._table.find(wanted)
-        return found.reshape(both.shape).astype(np.uint32)
+            slots = self._table.find(wanted)
+        return slots.reshape(both.shape).astype(np.uint32)
 
 
 pairs: ContextVar[Pairs | None] = ContextVar("pairs", default=None)

@@ -160,18 +160,18 @@ def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: b
     undefined = find_undefined(program) if hazards else frozenset()
     key = (id(program), block, blocks, shared, bool(undefined), loads, arithmetic.name)
     known = _machines.by_shape
-    found = known.pop(key, None)
-    if found is None:
+    entry = known.pop(key, None)
+    if entry is None:
         lanes = blocks * (-(-block[0] * block[1] * block[2] // WARP) * WARP)
         size = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + blocks * shared
         machine = Machine(program, block, blocks, shared, arithmetic)
         machine.tracker = _tracker(program, machine, hazards, loads)
         machine.clears_registers = not hazards or bool(undefined)
-        found = (program, machine, size)
-    known[key] = found
+        entry = (program, machine, size)
+    known[key] = entry
     while len(known) > 1 and sum(size for _, _, size in known.values()) > _CACHED_MACHINE_BYTES:
         known.popitem(last=False)
-    return found[1]
+    return entry[1]
 
 
 def _tracker(program: Program, machine: Machine, hazards: bool, loads: bool) -> UndefinedRegisters | None:

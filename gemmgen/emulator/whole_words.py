@@ -141,16 +141,16 @@ def added_sums(program: Program) -> frozenset[int]:
     sources, roots = _Sources(program), _sums_of(program)
     if not roots:
         return frozenset()
-    found = {
+    sums = {
         id(inst): inst
         for inst, tainted in flow_of(program).spread_from(roots)
         if inst.opcode == "add" and inst.modifiers in (("s32",), ("u32",)) and tainted.any_of(source_registers(inst))
     }
     # The sum of a loop is the result and an operand of one addition.
-    while others := [known for known, inst in found.items() if not _adds_sums(inst, sources, roots | found.keys())]:
+    while others := [known for known, inst in sums.items() if not _adds_sums(inst, sources, roots | sums.keys())]:
         for known in others:
-            del found[known]
-    return frozenset(found)
+            del sums[known]
+    return frozenset(sums)
 
 
 def _adds_sums(inst: Instruction, sources: _Sources, sums: set[int]) -> bool:

@@ -48,11 +48,11 @@ class Noted:
 
 def noted_decisions(program: Program, ptx: str, *, by_sizes: bool = False) -> Noted | None:
     """A copy of a kernel that notes its decisions by inputs, or by sizes and threads; None if it makes none."""
-    found = list(_decisions(program, by_sizes))
-    decisions = tuple(inst for inst in found if _can_be_noted(inst))
+    every = list(_decisions(program, by_sizes))
+    decisions = tuple(inst for inst in every if _can_be_noted(inst))
     writers = _writers(program)
-    unwatched = tuple(inst for inst in found if not (_can_be_noted(inst) or _repeats(inst, writers) or by_sizes))
-    if not found:
+    unwatched = tuple(inst for inst in every if not (_can_be_noted(inst) or _repeats(inst, writers) or by_sizes))
+    if not every:
         return None
     lines = ptx.split("\n")
     for number, inst in enumerate(decisions):

@@ -148,13 +148,13 @@ def _followers(blocks: Sequence[BasicBlock], block: BasicBlock) -> set[int]:
 def _dominators(before: Sequence[set[int]]) -> list[set[int]]:
     """For each block, the blocks that lie on every path to it."""
     everyone = set(range(len(before)))
-    found = [{0} if index == 0 else set(everyone) for index in range(len(before))]
+    dominators = [{0} if index == 0 else set(everyone) for index in range(len(before))]
     changed = True
     while changed:
         changed = False
         for index in range(1, len(before)):
-            above = [found[other] for other in before[index]]
+            above = [dominators[other] for other in before[index]]
             new = {index} | (set.intersection(*above) if above else set())
-            if new != found[index]:
-                found[index], changed = new, True
-    return found
+            if new != dominators[index]:
+                dominators[index], changed = new, True
+    return dominators

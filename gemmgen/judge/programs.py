@@ -189,17 +189,17 @@ class ProgramCandidate:
             if argument.role != "output":
                 continue
             shape = tuple(evaluate(extent, sizes) for extent in argument.shape or ())
-            found = poisoned(shape, argument.type)
-            flags = np.zeros(found.nbytes, np.bool_)
+            result = poisoned(shape, argument.type)
+            flags = np.zeros(result.nbytes, np.bool_)
             for turn in range(len(inputs)):
-                data = self._bytes(folder / self.file(argument.name, turn), found.nbytes)
+                data = self._bytes(folder / self.file(argument.name, turn), result.nbytes)
                 if any(data):
                     moved.add(sha256(data).digest())
-            if len(data) > found.nbytes:
-                raise CandidateFailed("fails", f"the file of {argument.name} has more than {found.nbytes} bytes")
-            found.reshape(-1).view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
+            if len(data) > result.nbytes:
+                raise CandidateFailed("fails", f"the file of {argument.name} has more than {result.nbytes} bytes")
+            result.reshape(-1).view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
             flags[: len(data)] = True
-            outputs[argument.name], written[argument.name] = found, flags
+            outputs[argument.name], written[argument.name] = result, flags
         own = report.copied_to_device | report.copied_to_host <= moved
         return Called(outputs, written, own and not report.host_memory and not report.library_calls and last >= 0)
 

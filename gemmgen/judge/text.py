@@ -51,8 +51,8 @@ def floats_of(program: Program) -> list[float]:
                 bits[operand.bits] = None
             elif isinstance(operand, Integer) and inst.opcode in ("setp", "set", "xor"):
                 bits[operand.value & 0xFFFFFFFF] = None
-    found = np.array(list(bits), np.uint32).view(np.float32).astype(np.float64)
-    return [float(value) for value in found if np.isfinite(value) and value]
+    floats = np.array(list(bits), np.uint32).view(np.float32).astype(np.float64)
+    return [float(value) for value in floats if np.isfinite(value) and value]
 
 
 def integers_of(program: Program) -> list[int]:

@@ -390,7 +390,7 @@ def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, An
         return Reason(code, field, got, need, hint)
     if kind.startswith(("greater", "less")):
         bound = message.removeprefix("Input should be ")
-        return Reason("out_of_range", field, got, _AT_LEAST_OR_MOST.sub(lambda found: _BOUNDS[found[0]], bound), hint)
+        return Reason("out_of_range", field, got, _AT_LEAST_OR_MOST.sub(lambda match: _BOUNDS[match[0]], bound), hint)
     if kind in _LENGTHS:
         limit = next(context[name] for name in ("min_length", "max_length") if name in context)
         return Reason("out_of_range", field, got, _LENGTHS[kind].format(limit), hint)

@@ -220,12 +220,12 @@ def _check_again(
             report.problems.append(Problem(name, "wrong", why))
 
 
-def _first_difference(found: str, expected: str) -> str:
+def _first_difference(actual: str, expected: str) -> str:
     """First difference between two texts, in words."""
-    for number, (got, need) in enumerate(zip(found.splitlines(), expected.splitlines(), strict=False), start=1):
+    for number, (got, need) in enumerate(zip(actual.splitlines(), expected.splitlines(), strict=False), start=1):
         if got != need:
             return f"line {number} is {_short(got)}, a build writes {_short(need)}"
-    return f"it has {len(found.splitlines())} lines, a build writes {len(expected.splitlines())}"
+    return f"it has {len(actual.splitlines())} lines, a build writes {len(expected.splitlines())}"
 
 
 def _short(line: str) -> str:

@@ -23,10 +23,10 @@ _MAX_MESSAGE_LENGTH = 400
 
 def find_sanitizer() -> Path:
     """The program ``compute-sanitizer``. Raises ``EnvironmentMissing``."""
-    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(_PLACES))
-    if found is None:
+    path = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(_PLACES))
+    if path is None:
         raise EnvironmentMissing("compute-sanitizer was not found; it comes with the CUDA toolkit: put its bin folder on PATH")
-    return Path(found)
+    return Path(path)
 
 
 def sanitize(program: Path, tool: str, spec: Path, architecture: str) -> dict[str, Any]:

@@ -626,11 +626,11 @@ def loaded(plan: KernelPlan, ordinal: int) -> LoadedBinary:
     from gemmgen.runtime.cuda.driver import LoadedBinary
 
     key = plan.name, plan.architecture.name, ordinal
-    found = _loaded.get(key)
-    if found is None:
+    module = _loaded.get(key)
+    if module is None:
         binary = compiled(plan).binary
-        found = _loaded.setdefault(key, LoadedBinary(binary.cubin, binary.architecture, ordinal))
-    return found
+        module = _loaded.setdefault(key, LoadedBinary(binary.cubin, binary.architecture, ordinal))
+    return module
 
 
 def arrays_device(views: Iterable[ArrayView | None]) -> Device:

@@ -187,9 +187,9 @@ def _served(letters: Transposes, epilogue: tuple[Any, ...], shape: ShapeClass, p
     """The kernel for a kind of product. ``patient``: one of so many multiplications that it waits for the kernel meant for it; others
     take one that is compiled in a part of a second, while a thread compiles that. ``invariant``: rows keep their bits."""
     key = letters, epilogue, shape, invariant
-    found = _known.get(key)
-    if found is not None:
-        return found
+    known = _known.get(key)
+    if known is not None:
+        return known
     plan = _planned(general_spec(shape, letters), epilogue, invariant)
     if plan is None:
         return None

@@ -76,9 +76,9 @@ def plain_first(function: Function) -> Function:
     def product(a: Any, b: Any, **options: Any) -> Any:
         if not options and a.__class__ is PLAIN.array:
             assert PLAIN.at_once is not None
-            found = PLAIN.at_once(a, b)
-            if found is not None:
-                return found
+            result = PLAIN.at_once(a, b)
+            if result is not None:
+                return result
         return function(a, b, **options)
 
     return product  # type: ignore[return-value]

@@ -59,10 +59,10 @@ def backward_of(operations: tuple[Operation, ...]) -> Backward:
     return Backward(derivatives, tuple(operands), frozenset(reads | {node.name for node in derivatives.by.values() if node.name} - made))
 
 
-def _needed(found: Derivative) -> set[str]:
+def _needed(derivative: Derivative) -> set[str]:
     """Names of the assignments that the derivatives are made of."""
-    needed = {node.name for node in found.by.values() if node.name}
-    for target, node in reversed(found.assignments):
+    needed = {node.name for node in derivative.by.values() if node.name}
+    for target, node in reversed(derivative.assignments):
         if target in needed:
             needed |= set(node.names)
     return needed

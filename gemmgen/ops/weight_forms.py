@@ -137,9 +137,9 @@ def balance(form: Form, n: int, k: int, sms: int) -> float:
 
 def suited_forms(forms: Sequence[Form], n: int, k: int, sms: int) -> list[Form]:
     """Those of the forms that are suited to a layer, or, if none is, those with about the best balance."""
-    found = [form for form in forms if suited(form, n, k, sms)]
-    if found:
-        return found
+    suited_ones = [form for form in forms if suited(form, n, k, sms)]
+    if suited_ones:
+        return suited_ones
     balances = {form: balance(form, n, k, sms) for form in forms}
     return [form for form, value in balances.items() if value >= NEARLY * max(balances.values())]
 
@@ -212,13 +212,18 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
     body: float = (moved**SHARPNESS + busiest**SHARPNESS + waiting**SHARPNESS) ** (1 / SHARPNESS)
     chunks = max(1.0, k / form.slices / depth)  # of A
     in_flight = min(resident, fullest) * panels * form.k_warps * (form.stages - 1)
-    found = [log2(1.3 + body + read), log2(1.3 + body), log2(fullest * panels * form.k_warps * steps), log2(blocks / usable_sms / fullest)]
-    found += [log2(min(blocks, usable_sms) / sms), log2(depth / STEP_K), log2(waves), float(form.blocks_per_sm == 2)]
-    found += [log2(chunks), float(form.chunks == 1), float(form.late), form.late * log2(steps)]
+    traits_of_form = [
+        log2(1.3 + body + read),
+        log2(1.3 + body),
+        log2(fullest * panels * form.k_warps * steps),
+        log2(blocks / usable_sms / fullest),
+    ]
+    traits_of_form += [log2(min(blocks, usable_sms) / sms), log2(depth / STEP_K), log2(waves), float(form.blocks_per_sm == 2)]
+    traits_of_form += [log2(chunks), float(form.chunks == 1), float(form.late), form.late * log2(steps)]
     for value in (in_flight, steps, panels, form.k_warps, form.slices, fullest, form.stages):
-        found += [log2(value), log2(value) ** 2]
+        traits_of_form += [log2(value), log2(value) ** 2]
     few = rows <= 8 if form.method == "streams" else rows <= 32
-    return [*found, *(value * (not few) for value in found), *(value * (numbers.bits > 4) for value in found)]
+    return [*traits_of_form, *(value * (not few) for value in traits_of_form), *(value * (numbers.bits > 4) for value in traits_of_form)]
 
 
 def label(form: Form) -> str:
@@ -259,8 +264,8 @@ class Costs:
 @cache
 def costs() -> Costs:
     """The model in ``weight_costs.json``."""
-    found = json.loads(COSTS.read_text(encoding="utf-8"))
-    return Costs(found["weights"], tuple(Timed(**one) for one in found["timed"]))
+    data = json.loads(COSTS.read_text(encoding="utf-8"))
+    return Costs(data["weights"], tuple(Timed(**one) for one in data["timed"]))
 
 
 def kind_of(forms: Sequence[Form]) -> str:

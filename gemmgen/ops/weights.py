@@ -327,8 +327,8 @@ def _unpacked(words: Codes, bits: int, axis: int, order: Sequence[int] | None = 
     shifts = (places if order is None else np.argsort(np.asarray(order))) * bits
     codes = words.astype(np.int64)[..., None] >> shifts & 2**bits - 1
     moved = codes if axis == 1 else codes.transpose(0, 2, 1)
-    found: Codes = moved.reshape(words.shape[0] * (len(places) if axis == 0 else 1), -1)
-    return found
+    unpacked: Codes = moved.reshape(words.shape[0] * (len(places) if axis == 0 else 1), -1)
+    return unpacked
 
 
 def _awq(words: Codes, bits: int) -> Codes:

@@ -167,11 +167,11 @@ def _occupancy(work: _Resident, device: Device, compiled: bool) -> OccupancyPict
         "registers": occupancy(chip, WARP_THREADS, work.registers, 0).warps // warps,
         "shared": occupancy(chip, WARP_THREADS, 0, work.shared_bytes).blocks_per_sm if work.shared_bytes else unlimited,
     }
-    found = occupancy(chip, work.threads, work.registers, work.shared_bytes)
+    computed = occupancy(chip, work.threads, work.registers, work.shared_bytes)
     notes = (
         f"{work.threads} threads a block, "
         + (f"{work.registers} registers a thread, " if compiled else f"about {work.registers} registers a thread (the plan's estimate), ")
         + f"{work.shared_bytes:,} bytes of shared memory a block.",
     )
-    by_name = tuple((_NAMES[name], max(limit, found.blocks_per_sm)) for name, limit in limits.items())
-    return OccupancyPicture(f"Occupancy of the {device.name}", by_name, found.blocks_per_sm, warps, chip.warps_per_sm, notes)
+    by_name = tuple((_NAMES[name], max(limit, computed.blocks_per_sm)) for name, limit in limits.items())
+    return OccupancyPicture(f"Occupancy of the {device.name}", by_name, computed.blocks_per_sm, warps, chip.warps_per_sm, notes)

@@ -202,10 +202,10 @@ def _result(name: str, run: Run, findings: tuple[Finding, ...]) -> Result:
 
 def _dimensions(name: str, sizes: int | Sequence[int]) -> Dimensions:
     given = sizes if isinstance(sizes, Sequence) and not isinstance(sizes, str) else [sizes]
-    found = [_integer(size) for size in given]
-    if None in found or not 1 <= len(found) <= 3:
+    extents = [_integer(size) for size in given]
+    if None in extents or not 1 <= len(extents) <= 3:
         raise UnusableInput(f"{name} is {sizes!r}, need one to three integers")
-    return tuple(size for size in found if size is not None)
+    return tuple(size for size in extents if size is not None)
 
 
 def _integer(value: Any) -> int | None:

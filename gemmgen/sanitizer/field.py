@@ -184,11 +184,11 @@ def _doubt(code: KernelCode, launches: Sequence[Launch], loads: DataLoads) -> st
 
     for launch in launches:
         flow = ProgramFlow(link(code.ptx if isinstance(code.ptx, str) else code.ptx.decode(), launch.entry.symbol))
-        found = flow.dependence(loads.found.values(), flow.infinity_tests)
-        if found.reason:
-            return f"{launch.entry.name}: {found.reason}"
-        if found.choices:
-            return f"{launch.entry.name}: a choice depends on data: {found.choices[0].text.strip()}"
+        dependence = flow.dependence(loads.found.values(), flow.infinity_tests)
+        if dependence.reason:
+            return f"{launch.entry.name}: {dependence.reason}"
+        if dependence.choices:
+            return f"{launch.entry.name}: a choice depends on data: {dependence.choices[0].text.strip()}"
     return ""
 
 

@@ -335,10 +335,10 @@ def _has_word(text: bytes, marks: Collection[str]) -> bool:
 def _has(node: Node, types: Collection[str]) -> bool:
     waiting = [node]
     while waiting:
-        found = waiting.pop()
-        if found.type in types:
+        current = waiting.pop()
+        if current.type in types:
             return True
-        waiting += found.named_children
+        waiting += current.named_children
     return False
 
 

@@ -201,7 +201,11 @@ def _declared_parameters(source: str, function: str, instance: str = "") -> list
         short = [text for text in [*pieces, piece] if len(text) <= _MAX_PIECE_LENGTH]
         named = [(text, re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?:=.*)?$", text, re.DOTALL)) for text in short]
         values = _template_values(re.split(r"[;}]", before)[-1], instance)
-        return [(_type_of(_with_values(text[: found.start()], values)), found[1]) for text, found in named if found is not None]
+        return [
+            (_type_of(_with_values(text[: declaration.start()], values)), declaration[1])
+            for text, declaration in named
+            if declaration is not None
+        ]
     return []
 
 

@@ -64,8 +64,8 @@ class _Reader:
         """One number that has to be there."""
         if word not in self.given:
             raise self.fail(f"an im2col map needs {word}")
-        (found,) = self.numbers(word, axes=1)
-        return found
+        (value,) = self.numbers(word, axes=1)
+        return value
 
     def word(self, name: str, default: str) -> Any:
         """One word; its value is checked with the whole map."""

@@ -172,9 +172,9 @@ class Cluster:
     def describe(self, backend: str, stage: Stage, kind: str) -> Machine:
         """Common properties of the cluster's machines. Raises ``SweepError`` if results would depend on which one runs a point."""
         task = Task(DESCRIBE_MEMBER, (backend, stage, kind), dict.fromkeys(Stage, START_SECONDS))
-        found: dict[str, Any] = self._client.run(run_plain, encode_task(task), self._memory_bytes, on_error="return")
+        answers: dict[str, Any] = self._client.run(run_plain, encode_task(task), self._memory_bytes, on_error="return")
         members = {}
-        for address, answer in found.items():
+        for address, answer in answers.items():
             try:
                 outcome = decode_outcome(answer, task)
             except SweepError as error:

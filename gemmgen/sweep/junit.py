@@ -35,7 +35,7 @@ def junit(results: Sequence[PointResult], incomplete: str = "") -> str:
     members: dict[tuple[str, str], list[PointResult]] = {}
     for result in results:
         members.setdefault((result.sweep, result.architecture), []).append(result)
-    suites = [_suite(sweep, architecture, found) for (sweep, architecture), found in members.items()]
+    suites = [_suite(sweep, architecture, points) for (sweep, architecture), points in members.items()]
     if incomplete:
         case = TestCase("gemmgen", "the sweep is complete", "error", "incomplete", encodable(incomplete), encodable(incomplete))
         suites.append(TestSuite("gemmgen.sweep", "incomplete", [case]))

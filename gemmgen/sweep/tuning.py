@@ -45,7 +45,7 @@ class Measure(Protocol):
 
 
 def conclude(
-    found: SearchResult,
+    result: SearchResult,
     backend: Backend,
     *,
     architecture: str | None = None,
@@ -66,7 +66,7 @@ def conclude(
     from gemmgen.kernels.planning import plan
 
     tell = progress or (lambda text: None)
-    ranking = found.ranking
+    ranking = result.ranking
     if not ranking:
         raise SweepError("there is no winner: no point of the search came out right on all problems")
     first = ranking[0]
@@ -94,14 +94,14 @@ def conclude(
     return Conclusion(first, plans[0], second, runner_up_name, verification, benchmarks, overturned, tuple(notes))
 
 
-def winner_yaml(found: SearchResult, conclusion: Conclusion, origin: str) -> str:
+def winner_yaml(result: SearchResult, conclusion: Conclusion, origin: str) -> str:
     """The winner as a spec file, headed by its measurements, the device and the date. ``origin`` says in words where it was found."""
     from gemmgen.codegen.rendering import spec_lines
 
     lines = [f"{origin}, {datetime.now(UTC):%Y-%m-%d}."]
-    values = [f"{goal} {_value(goal.metric, value)}" for goal, value in zip(found.objectives, conclusion.winner.values, strict=True)]
-    tried = f"{len(found.trials):,} points tried"
-    lines.append(f"Chosen for {', then '.join(str(goal) for goal in found.objectives)}; {tried}: {', '.join(values)}.")
+    values = [f"{goal} {_value(goal.metric, value)}" for goal, value in zip(result.objectives, conclusion.winner.values, strict=True)]
+    tried = f"{len(result.trials):,} points tried"
+    lines.append(f"Chosen for {', then '.join(str(goal) for goal in result.objectives)}; {tried}: {', '.join(values)}.")
     if conclusion.overturned:
         lines.append("It was the search's second, and faster than its first when both were timed in one run.")
     for report in conclusion.benchmarks:

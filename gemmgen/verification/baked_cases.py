@@ -99,11 +99,11 @@ def _reaching(plan: InstancePlan, sizes: Mapping[str, int], wanted: dict[str, in
             for value in range(1, 2 * sizes[derived] + MAX_BORDER):
                 tried = wanted | {free: value}
                 try:
-                    found = family.own_problem(plan, list(tried.values()))
+                    sizes_of = family.own_problem(plan, list(tried.values()))
                 except LaunchError:
                     continue
-                if found.get(derived) == sizes[derived]:
-                    wanted, problem = tried, found
+                if sizes_of.get(derived) == sizes[derived]:
+                    wanted, problem = tried, sizes_of
                     break
     return wanted
 

@@ -154,11 +154,11 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, bits: int = 
     sizes = cases[0].dimensions
     if (extremum := getattr(oracle, "extremum", lambda plan: None)(plan)) is not None:
         try:
-            found = verify_extremum(plan, binary, cases[0], extremum)
+            verdict = verify_extremum(plan, binary, cases[0], extremum)
         except KernelFault as fault:
             unknown = isinstance(fault.__cause__, NoFieldMeaning)
             return report("not claimed" if unknown else "wrong", str(fault.__cause__ if unknown else fault).splitlines()[0], 1, 0.0, sizes)
-        return report(found.outcome, found.reason, found.runs, found.miss_bits, sizes, found.elements)
+        return report(verdict.outcome, verdict.reason, verdict.runs, verdict.miss_bits, sizes, verdict.elements)
     reference = Reference(plan, oracle)
     stages = _stages(plan, oracle, cases[0])
     by_hashes = miss_bits_of_run(plan, oracle, *([stages.code_bits] if stages is not None else []))
@@ -428,11 +428,11 @@ def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads) -> str:
     if flags != frozenset[int]().union(*(flow.flagged_words.tests for flow in flows)):
         return "words that are tested for zero hold more than numbers with a flag"
     for flow in flows:
-        found = flow.dependence(loads.found.values(), flags | loads.of_given | flow.infinity_tests)
-        if found.reason:
-            return found.reason
-        if found.choices:
-            return f"a choice depends on data: {found.choices[0].text.strip()}"
+        dependence = flow.dependence(loads.found.values(), flags | loads.of_given | flow.infinity_tests)
+        if dependence.reason:
+            return dependence.reason
+        if dependence.choices:
+            return f"a choice depends on data: {dependence.choices[0].text.strip()}"
     return ""
 
 
@@ -529,14 +529,14 @@ class Reference:
 
     def _of_words(self, drawn: Words, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Residues of the arrays whose elements are parts of words."""
-        found = {}
+        words = {}
         names = _names_in_words(self.plan, self.oracle)
         for array in (array for array in self.plan.sequence.arrays if array.name in names):
             axis = word_axis(array, case)
             assert axis is not None
             along = np.ascontiguousarray(np.moveaxis(arrays[array.name].view(np.uint8), axis, -1))
-            found[array.name] = np.moveaxis(drawn.of_elements(along), -1, axis)
-        return found
+            words[array.name] = np.moveaxis(drawn.of_elements(along), -1, axis)
+        return words
 
     def _of_plain_kernel(
         self,

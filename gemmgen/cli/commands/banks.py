@@ -56,24 +56,24 @@ def command(pattern: str, width: str, store: bool, row: int | None, output: Path
     _print(pattern_cost)
 
 
-def _print(found: Pattern) -> None:
+def _print(pattern: Pattern) -> None:
     from gemmgen.hardware.shared_memory import served_groups
 
-    cost = found.given.cost
-    what = f"{'store' if found.store else 'load'} of {found.width} bytes a lane"
-    click.echo(f"{what}: {counted(cost.wavefronts, 'wavefront')}, {counted(cost.conflicts, 'conflict')}; {found.ideal} at best\n")
+    cost = pattern.given.cost
+    what = f"{'store' if pattern.store else 'load'} of {pattern.width} bytes a lane"
+    click.echo(f"{what}: {counted(cost.wavefronts, 'wavefront')}, {counted(cost.conflicts, 'conflict')}; {pattern.ideal} at best\n")
     rows = []
-    for group in served_groups(found.given.offsets, found.width, store=found.store):
+    for group in served_groups(pattern.given.offsets, pattern.width, store=pattern.store):
         worst = [bank for bank, words in enumerate(group.bank_words) if words == group.wavefronts] if group.wavefronts > 1 else []
         touched = sum(words > 0 for words in group.bank_words)
         lanes = f"{group.first_lane}–{group.first_lane + group.lanes - 1}"
         rows.append([lanes, str(touched), str(group.wavefronts), _ranges(worst)])
     columns = [Column("lanes"), Column("banks", "right"), Column("wavefronts", "right"), Column("conflicts in banks", folds=True)]
     print_table(columns, rows)
-    if found.merged:
+    if pattern.merged:
         click.echo("Neighbouring groups are served together: every lane i reads the word of lane i^1, or every lane that of lane i^2.")
     click.echo("\nOther layouts:\n")
-    layouts = [[one.title, str(one.cost.wavefronts), str(one.cost.conflicts)] for one in found.variants]
+    layouts = [[one.title, str(one.cost.wavefronts), str(one.cost.conflicts)] for one in pattern.variants]
     print_table([Column("layout", folds=True), Column("wavefronts", "right"), Column("conflicts", "right")], layouts)
 
 
@@ -83,16 +83,16 @@ def _ranges(banks: list[int]) -> str:
     return ", ".join(str(first) if count == 1 else f"{first}–{first + count - 1}" for first, count in runs(banks))
 
 
-def _to_json(found: Pattern) -> dict[str, object]:
+def _to_json(pattern: Pattern) -> dict[str, object]:
     from gemmgen.hardware.shared_memory import served_groups
 
     return {
-        "pattern": found.text,
-        "width": found.width,
-        "store": found.store,
-        "row": found.row,
-        "ideal": found.ideal,
-        "merged": found.merged,
+        "pattern": pattern.text,
+        "width": pattern.width,
+        "store": pattern.store,
+        "row": pattern.row,
+        "ideal": pattern.ideal,
+        "merged": pattern.merged,
         "layouts": [
             {
                 "title": one.title,
@@ -106,9 +106,9 @@ def _to_json(found: Pattern) -> dict[str, object]:
                         "bank_words": list(group.bank_words),
                         "wavefronts": group.wavefronts,
                     }
-                    for group in served_groups(one.offsets, found.width, store=found.store)
+                    for group in served_groups(one.offsets, pattern.width, store=pattern.store)
                 ],
             }
-            for one in found.variants
+            for one in pattern.variants
         ],
     }

@@ -201,29 +201,29 @@ def _label(side: PlannedSpec, overrides: Sequence[str], with_overrides: bool) ->
     return " ".join([side.file.label, *overrides]) if with_overrides or overrides else side.file.label
 
 
-def _print(found: Comparison, source: bool) -> None:
-    before, after = found.names
-    if found.same:
+def _print(comparison: Comparison, source: bool) -> None:
+    before, after = comparison.names
+    if comparison.same:
         click.echo(printable(f"{before} and {after} are the same kernel."))
         return
     groups = {
-        "Spec": found.spec,
-        "Plan": found.plan,
-        f"Resources and time ({found.device})": found.resources,
-        "Machine code": found.mix,
-        f"Counters of one case ({' / '.join(dict.fromkeys(found.case))})": found.counters,
+        "Spec": comparison.spec,
+        "Plan": comparison.plan,
+        f"Resources and time ({comparison.device})": comparison.resources,
+        "Machine code": comparison.mix,
+        f"Counters of one case ({' / '.join(dict.fromkeys(comparison.case))})": comparison.counters,
     }
     for title, changes in groups.items():
         if changes:
             click.secho(printable(f"\n{title}\n"), bold=True)
             print_changes(changes, before, after)
-    if found.missing:
-        click.echo(printable(f"\nMachine code is not compared: {found.missing}"))
-    if not found.counters and "not counted" in (uncounted := next((case for case in found.case if case.startswith("not")), "")):
+    if comparison.missing:
+        click.echo(printable(f"\nMachine code is not compared: {comparison.missing}"))
+    if not comparison.counters and "not counted" in (uncounted := next((case for case in comparison.case if case.startswith("not")), "")):
         click.echo(printable(f"\nCounters are not compared: {uncounted.removeprefix('not counted: ')}"))
-    if source and found.source:
+    if source and comparison.source:
         click.secho("\nSource\n", bold=True)
-        for line in found.source:
+        for line in comparison.source:
             click.secho(printable(line), fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))
 
 

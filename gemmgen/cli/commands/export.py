@@ -151,8 +151,8 @@ def command(
     elif count > 1 and not to_directory and (output.is_file() or output.suffix == f".{FORMATS[kind]}"):
         raise click.UsageError(f"{output} would be one file and there are {count} to write; name a directory, {output.with_suffix('')}/")
     bundles = [(item, _bundle(item, each, line_info)) for item, each in targets]
-    for item, found in bundles:
-        click.echo(printable(f"{item.file.label}: the binaries are {found.standing}"), err=True)
+    for item, freshness in bundles:
+        click.echo(printable(f"{item.file.label}: the binaries are {freshness.standing}"), err=True)
     file_name = None if output is None or to_directory else output.name
     contents = {name: (item, make) for item, bundle in bundles for name, make in _contents(bundle, kind, prefix, file_name).items()}
     if output is None:
@@ -258,7 +258,7 @@ def _is_directory(path: Path) -> bool:
 
 def _find(names: Sequence[str]) -> list[SpecFile]:
     """The specs that the names mean: specs themselves, else instances of the library."""
-    found: dict[Path, SpecFile] = {}
+    by_path: dict[Path, SpecFile] = {}
     errors = []
     for name in names:
         try:
@@ -269,10 +269,10 @@ def _find(names: Sequence[str]) -> list[SpecFile]:
                 stop = "" if str(error).endswith("?") else "."
                 errors.append(f"{error}{stop} No instance of the library has a name with this prefix.")
         for file in files:
-            found.setdefault(file.path.resolve(), file)
+            by_path.setdefault(file.path.resolve(), file)
     if errors:
         raise SpecError("\n".join(errors))
-    return list(found.values())
+    return list(by_path.values())
 
 
 def _find_in_library(name: str) -> list[SpecFile]:

@@ -130,14 +130,14 @@ def _print_processor_choices() -> None:
 
     rows, seconds = [], 0.0
     for (shape, sizes), transpose in product(REPRESENTATIVES.items(), TUNED_TRANSPOSES):
-        found = choice(shape, transpose)
-        if found is None:
+        chosen = choice(shape, transpose)
+        if chosen is None:
             raise EnvironmentMissing("this machine's processor runs none of the kernels of specs/cpu")
-        seconds += found.seconds
-        for name, us in found.us.items():
+        seconds += chosen.seconds
+        for name, us in chosen.us.items():
             rate = f"{2e-3 * sizes[0] * sizes[1] * sizes[2] / us:.0f}"
             rows.append(
-                [shape, "x".join(map(str, sizes)), transpose.upper(), name, f"{us:.1f}", rate, "chosen" if name == found.name else ""]
+                [shape, "x".join(map(str, sizes)), transpose.upper(), name, f"{us:.1f}", rate, "chosen" if name == chosen.name else ""]
             )
     columns = [Column("shapes"), Column("m x n x k"), Column("stored"), Column("instance", folds=True), Column("us", "right")]
     print_table([*columns, Column("GFLOP/s", "right"), Column("")], rows)
@@ -171,12 +171,12 @@ def _regret_json(regret: Regret) -> dict[str, object]:
     }
 
 
-def _print_regrets(table: Table, found: Sequence[Regret]) -> None:
+def _print_regrets(table: Table, regrets: Sequence[Regret]) -> None:
     from gemmgen.dispatch.evaluation import mean
 
     rows = []
-    for kind in dict.fromkeys(regret.row.kind for regret in found):
-        mine = [regret for regret in found if regret.row.kind == kind]
+    for kind in dict.fromkeys(regret.row.kind for regret in regrets):
+        mine = [regret for regret in regrets if regret.row.kind == kind]
         speedups = [value for regret in mine if (value := regret.beside_peer) is not None]
         for name, values in (("model", [r.model for r in mine]), ("table", [r.table for r in mine])):
             ordered = sorted(values)

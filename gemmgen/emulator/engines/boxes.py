@@ -152,9 +152,9 @@ def _walk(m: TensorMap, walk: Im2col, coordinates: Sequence[int]) -> list[list[i
     """
     here = list(coordinates)
     last = [m.extents[axis] - 1 + upper for axis, upper in zip(m.spatial_axes, walk.upper, strict=True)]
-    found = []
+    places = []
     for _ in range(walk.pixels_per_column):
-        found.append(list(here))
+        places.append(list(here))
         for axis, end in enumerate(last):
             here[axis] += m.steps[m.spatial_axes[axis]]
             if here[axis] <= end:
@@ -162,4 +162,4 @@ def _walk(m: TensorMap, walk: Im2col, coordinates: Sequence[int]) -> list[list[i
             here[axis] = walk.lower[axis]
         else:
             here[-1] += m.steps[-1]
-    return found
+    return places

@@ -505,7 +505,7 @@ class Warpgroups:
 
 def _followed(blocks: Sequence[BasicBlock]) -> dict[str, Register]:
     """The registers that operations use, and those that moves connect with accumulators."""
-    found = {
+    followed = {
         r.name: r
         for block in blocks
         for inst in block.body
@@ -514,12 +514,12 @@ def _followed(blocks: Sequence[BasicBlock]) -> dict[str, Register]:
         for r in registers_of(operand)
         if r.type != "b64"
     }
-    return connected(blocks, found)
+    return connected(blocks, followed)
 
 
-def connected(blocks: Sequence[BasicBlock], found: dict[str, Register]) -> dict[str, Register]:
+def connected(blocks: Sequence[BasicBlock], by_name: dict[str, Register]) -> dict[str, Register]:
     """Registers, and all others that moves connect with them."""
-    found = dict(found)
+    by_name = dict(by_name)
     moves = [
         (inst.operands[0], inst.operands[1])
         for block in blocks
@@ -531,10 +531,10 @@ def connected(blocks: Sequence[BasicBlock], found: dict[str, Register]) -> dict[
         grew = False
         for target, source in moves:
             for known, other in ((target, source), (source, target)):
-                if known.name in found and other.name not in found:
-                    found[other.name] = other
+                if known.name in by_name and other.name not in by_name:
+                    by_name[other.name] = other
                     grew = True
-    return found
+    return by_name
 
 
 def _copies(blocks: Sequence[BasicBlock]) -> list[tuple[str, str]]:
@@ -544,7 +544,9 @@ def _copies(blocks: Sequence[BasicBlock]) -> list[tuple[str, str]]:
         for inst in block.body:
             for name in accesses_of(inst)[1]:
                 writes.setdefault(name, []).append(inst)
-    alone = ((name, found[0]) for name, found in writes.items() if len(found) == 1 and is_move(found[0]) and found[0].guard is None)
+    alone = (
+        (name, writers[0]) for name, writers in writes.items() if len(writers) == 1 and is_move(writers[0]) and writers[0].guard is None
+    )
     return [(name, inst.operands[1].name) for name, inst in alone if isinstance(inst.operands[1], Register)]
 
 

@@ -74,11 +74,11 @@ class Clocks:
         clock = self._clocks[number]
         if not clock.sides:
             return clock
-        found = self._sums.pop(number, None) or self._sum(number)
-        self._sums[number] = found
+        known = self._sums.pop(number, None) or self._sum(number)
+        self._sums[number] = known
         if len(self._sums) > _REMEMBERED:
             del self._sums[next(iter(self._sums))]
-        return found
+        return known
 
     def new(self, blocks: Mapping[int, int], threads: Mapping[int, int]) -> int:
         """The number of a new clock."""

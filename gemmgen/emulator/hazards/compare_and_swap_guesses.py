@@ -35,14 +35,14 @@ class Guesses:
 
     def _checked_by(self, swap: Instruction) -> list[Instruction]:
         place = self._place(swap.operands[1])
-        found = []
+        guesses = []
         work = [register.name for register in registers_of(swap.operands[2])]
         seen = set(work)
         while work:
             for inst in self._definitions[work.pop()]:
                 if inst.opcode == "ld":
                     if self._place(inst.operands[1]) == place:
-                        found.append(inst)
+                        guesses.append(inst)
                     continue
                 if inst.opcode == "atom":
                     continue
@@ -51,7 +51,7 @@ class Guesses:
                         if register.name not in seen:
                             seen.add(register.name)
                             work.append(register.name)
-        return found
+        return guesses
 
     def _place(self, operand: Operand) -> tuple[object, int]:
         """An address as its register, copies undone, and its offset."""

@@ -24,27 +24,27 @@ def destinations(program: Program) -> frozenset[str] | None:
     """Names of all parameters and variables that an address of a store, an atomic operation or an unknown writer is made of.
     None if such an address may come from anywhere: from a pointer in memory, say."""
     work: list[str] = []
-    found: set[str] = set()
+    names: set[str] = set()
     for block in program.blocks:
         for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
             if inst.opcode == "sust":
                 return None
             for address in _written(inst):
-                if not _take(address.base, work, found):
+                if not _take(address.base, work, names):
                     return None
                 if address.extra and inst.opcode == "cp":
                     return None
-    return _followed(program, work, found)
+    return _followed(program, work, names)
 
 
 def bases_of(program: Program, inst: Instruction) -> frozenset[str]:
     """Names of the parameters and variables in the addresses of one instruction; empty if they are unknown."""
     work: list[str] = []
-    found: set[str] = set()
+    names: set[str] = set()
     for operand in inst.operands:
-        if isinstance(operand, Address) and not _take(operand.base, work, found):
+        if isinstance(operand, Address) and not _take(operand.base, work, names):
             return frozenset()
-    return _followed(program, work, found) or frozenset()
+    return _followed(program, work, names) or frozenset()
 
 
 @of_program
@@ -58,7 +58,7 @@ def _definitions(program: Program) -> dict[str, list[Instruction]]:
     return definitions
 
 
-def _followed(program: Program, work: list[str], found: set[str]) -> frozenset[str] | None:
+def _followed(program: Program, work: list[str], names: set[str]) -> frozenset[str] | None:
     """The names that registers are made of, beside those that are known; None if an address may come from anywhere."""
     entry = {parameter.name for parameter in program.entry.parameters}
     definitions = _definitions(program)
@@ -71,7 +71,7 @@ def _followed(program: Program, work: list[str], found: set[str]) -> frozenset[s
                 source = inst.operands[1]
                 base = source.base if isinstance(source, Address) else source
                 if isinstance(base, Symbol) and base.name in entry:
-                    found.add(base.name)
+                    names.add(base.name)
                 elif max((TYPE_BYTES[word] for word in inst.modifiers if word in TYPE_BYTES), default=8) >= 8:
                     return None
                 continue
@@ -82,11 +82,11 @@ def _followed(program: Program, work: list[str], found: set[str]) -> frozenset[s
                 continue
             more: list[str] = []
             for operand in operands:
-                if not _take(operand, more, found):
+                if not _take(operand, more, names):
                     return None
             work += [name for name in more if name not in seen]
             seen.update(more)
-    return frozenset(found)
+    return frozenset(names)
 
 
 def _written(inst: Instruction) -> Iterator[Address]:

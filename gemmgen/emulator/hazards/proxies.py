@@ -194,10 +194,10 @@ class ProxyRules(Observer):
 
     def _site(self, inst: Instruction, kind: str) -> Site:
         key = (id(inst), kind)
-        found = self._sites.get(key)
-        if found is None:
-            found = self._sites[key] = site_of(Access(inst, kind, CHUNK, CHUNK))
-        return found
+        site = self._sites.get(key)
+        if site is None:
+            site = self._sites[key] = site_of(Access(inst, kind, CHUNK, CHUNK))
+        return site
 
     def _stream(self, kind: str, number: int, name: str) -> int:
         key = (kind, number)
@@ -207,8 +207,8 @@ class ProxyRules(Observer):
 
     def _granules(self, chunks: np.ndarray) -> np.ndarray:
         per = CHUNK // self._shadow.granule
-        found: np.ndarray = chunks if per == 1 else (chunks[:, None] * per + np.arange(per)).ravel()
-        return found
+        granules: np.ndarray = chunks if per == 1 else (chunks[:, None] * per + np.arange(per)).ravel()
+        return granules
 
     # -- operations of threads ---------------------------------------------------------------------------------------
 
@@ -350,9 +350,9 @@ class ProxyRules(Observer):
         rows = None
         if order.matrix is not None:
             rows = order.matrix[lanes // order.group, lanes % order.group].copy()
-        found = Fence(lanes.copy(), order.threads[lanes], order.time, order.base[lanes], order.known[lanes], rows, covers)
+        fence = Fence(lanes.copy(), order.threads[lanes], order.time, order.base[lanes], order.known[lanes], rows, covers)
         order.time += 1
-        return found
+        return fence
 
     # -- proxy fences ------------------------------------------------------------------------------------------
 

@@ -383,7 +383,7 @@ class Findings:
         if hazard.severity != "error":
             return
         self._repeats += 1
-        if self._repeats >= MAX_REPEATS or sum(found.severity == "error" for found in self._found.values()) >= MAX_HAZARDS:
+        if self._repeats >= MAX_REPEATS or sum(known.severity == "error" for known in self._found.values()) >= MAX_HAZARDS:
             self.are_enough = True
 
     def all(self) -> tuple[HazardError, ...]:

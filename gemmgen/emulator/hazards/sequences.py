@@ -113,11 +113,11 @@ def _granules_of(flags: np.ndarray, footprint: Footprint, granule: int, start: i
     step = footprint.granule
     first = max(0, -((footprint.start - start) // step))
     last = max(first, -((footprint.start - start - size) // step))
-    found: np.ndarray = np.flatnonzero(flags[first:last])
+    indices: np.ndarray = np.flatnonzero(flags[first:last])
     offset = (first * step + footprint.start) - start + base
     if step == granule and offset % granule == 0:
-        found += offset // granule
-        return found
-    granules: np.ndarray = ((found[:, None] * step + offset + np.arange(0, step, granule)) // granule).ravel()
+        indices += offset // granule
+        return indices
+    granules: np.ndarray = ((indices[:, None] * step + offset + np.arange(0, step, granule)) // granule).ravel()
     distinct: np.ndarray = granules[np.append(True, granules[1:] != granules[:-1])[: len(granules)]]
     return distinct

@@ -174,11 +174,11 @@ class AccessSet:
 
     def unordered(self, granules: np.ndarray, lanes: Lanes, records: Records, order: Order) -> tuple[np.ndarray, np.ndarray]:
         """Positions in `granules` that meet an access not ordered before `lanes`, and one such access each (packed)."""
-        found, others = zip(
+        racing, others = zip(
             *(_not_ordered(positions, packed, lanes, records, order) for positions, packed in self._entries(granules)),
             strict=True,
         )
-        return np.concatenate(found), np.concatenate(others)
+        return np.concatenate(racing), np.concatenate(others)
 
     def _entries(self, granules: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """All accesses to these granules: positions in `granules`, and accesses (packed)."""
@@ -563,32 +563,32 @@ class Shadow:
         if matters & WRITTEN and self._writers is not None:
             here = np.flatnonzero(bits & WRITTEN)
             if len(here):
-                found, others = _not_ordered(here, self._writers[granules[here]], who, self.records, self.order)
-                if len(found):
-                    same = self._repeats(site, who[found], granules[found]) & (self._of_stores(others))
-                    if self._tell(site, who[found], granules[found], others, same):
+                racing, others = _not_ordered(here, self._writers[granules[here]], who, self.records, self.order)
+                if len(racing):
+                    same = self._repeats(site, who[racing], granules[racing]) & (self._of_stores(others))
+                    if self._tell(site, who[racing], granules[racing], others, same):
                         return
         if self._pending and matters & READ and (bits & READ).any():
             self.settle()
         for kind in (READ, STRONG_WRITE, STRONG_READ):
             here = np.flatnonzero(bits & (kind & matters))
             if len(here):
-                found, others = self._set(kind).unordered(granules[here], who[here], self.records, self.order)
-                if kind == STRONG_WRITE and self._passes_data(site) and len(found):
-                    flagged = self._behind_flags(granules[here][found], who[here][found], others)
+                racing, others = self._set(kind).unordered(granules[here], who[here], self.records, self.order)
+                if kind == STRONG_WRITE and self._passes_data(site) and len(racing):
+                    flagged = self._behind_flags(granules[here][racing], who[here][racing], others)
                     if self.unfenced is not None and flagged.any():
-                        at, on = who[here][found[flagged]], granules[here][found[flagged]]
+                        at, on = who[here][racing[flagged]], granules[here][racing[flagged]]
                         known = self.unfenced(site, at, on, self.records, others[flagged])
                         flagged[flagged] = known
-                        found, others = found[~flagged], others[~flagged]
+                        racing, others = racing[~flagged], others[~flagged]
                 if site.strong and kind != READ:
-                    found, others = self._conflicting(site, found, others, who[here])
-                elif kind == STRONG_WRITE and len(found):
-                    found, others = self._not_observed(found, others, granules[here], who[here])
-                if not len(found):
+                    racing, others = self._conflicting(site, racing, others, who[here])
+                elif kind == STRONG_WRITE and len(racing):
+                    racing, others = self._not_observed(racing, others, granules[here], who[here])
+                if not len(racing):
                     continue
-                at, on = who[here][found], granules[here][found]
-                same = np.zeros(len(found), np.bool_)
+                at, on = who[here][racing], granules[here][racing]
+                same = np.zeros(len(racing), np.bool_)
                 if kind == STRONG_WRITE and site.writes:
                     same = self._repeats(site, at, on) & self._of_stores(others)
                 if self._tell(site, at, on, others, same):
@@ -623,12 +623,12 @@ class Shadow:
                 matters |= STRONG_WRITE
         return matters
 
-    def _conflicting(self, site: Site, found: np.ndarray, others: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
+    def _conflicting(self, site: Site, racing: np.ndarray, others: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
         """Only those unordered strong accesses that conflict with one of another thread nevertheless."""
-        theirs, ours = others & 0xFFFFFFFF, self.order.threads[who[found]]
+        theirs, ours = others & 0xFFFFFFFF, self.order.threads[who[racing]]
         stride = self.order.geometry.stride
         same_warp, same_block = theirs // WARP == ours // WARP, theirs // stride == ours // stride
-        keep = np.zeros(len(found), np.bool_)
+        keep = np.zeros(len(racing), np.bool_)
         numbers, inverse = np.unique(others >> 32, return_inverse=True)
         for position, number in enumerate(numbers.tolist()):
             other = self.records.sites[number]
@@ -640,17 +640,17 @@ class Shadow:
                 keep |= here
             if self.scoped and (site.narrow or other.narrow):
                 keep |= here & ~same_block
-        return found[keep], others[keep]
+        return racing[keep], others[keep]
 
-    def _not_observed(self, found: np.ndarray, others: np.ndarray, granules: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
+    def _not_observed(self, racing: np.ndarray, others: np.ndarray, granules: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
         """Leaves out the strong writes that a strong read, itself ordered before the present access, has seen: a write
         precedes everything after a read that observes it (PTX ISA, "Causality order")."""
-        if not len(found):
-            return found, others
+        if not len(racing):
+            return racing, others
         turns = {thread: lane for lane, thread in enumerate(self.order.threads.tolist())}
         # Many lanes meet the same access to the same word: a lock.
         known: dict[tuple[int, int], np.ndarray] = {}
-        places = list(zip(granules[found].tolist(), others.tolist(), strict=True))
+        places = list(zip(granules[racing].tolist(), others.tolist(), strict=True))
         readers_of = {
             granule: np.concatenate([each.accesses_to(granule) for each in self._strong_sets()])
             for granule in {place[0] for place in places}
@@ -658,7 +658,7 @@ class Shadow:
         for granule, other in set(places):
             readers = readers_of[granule]
             known[granule, other] = readers[self._after(readers, other, turns)]
-        seen = np.zeros(len(found), np.bool_)
+        seen = np.zeros(len(racing), np.bool_)
         counts = np.array([len(known[place]) for place in places])
         ends = np.cumsum(counts)
         first = 0
@@ -666,9 +666,9 @@ class Shadow:
             last = max(int(np.searchsorted(ends, ends[first] - counts[first] + _MOST_PAIRS, side="right")), first + 1)
             pairs = np.repeat(np.arange(first, last), counts[first:last])
             readers = np.concatenate([known[place] for place in places[first:last]])
-            seen[pairs[self.order.ordered(who[found[pairs]], *self.records.unpack(readers))]] = True
+            seen[pairs[self.order.ordered(who[racing[pairs]], *self.records.unpack(readers))]] = True
             first = last
-        return found[~seen], others[~seen]
+        return racing[~seen], others[~seen]
 
     def _after(self, accesses: np.ndarray, other: int, turns: Mapping[int, int]) -> np.ndarray:
         """True for strong accesses (packed) that came after another one; updates by one instruction come lane after lane, in the `turns`

@@ -547,13 +547,13 @@ def _chunks_of(units: np.ndarray, unit: int) -> np.ndarray:
 
 def _box_taker(units: dict[int, np.ndarray], placed: PlacedMap, box: Box, inside: np.ndarray) -> Callable[[], np.ndarray]:
     def take() -> np.ndarray:
-        found: np.ndarray = units[box.unit][inside]
+        elements: np.ndarray = units[box.unit][inside]
         if placed.map.element in _ROUNDED:
-            found = _rounded_to_tf32(np.ascontiguousarray(found).view(np.uint32)).view(found.dtype)
+            elements = _rounded_to_tf32(np.ascontiguousarray(elements).view(np.uint32)).view(elements.dtype)
         if len(inside) == len(box.inside):
-            return found
-        data = np.full(len(box.inside), placed.fill(box.unit).view(found.dtype)[0], found.dtype)
-        data[box.inside] = found
+            return elements
+        data = np.full(len(box.inside), placed.fill(box.unit).view(elements.dtype)[0], elements.dtype)
+        data[box.inside] = elements
         return data
 
     return take

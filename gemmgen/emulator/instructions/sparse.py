@@ -74,8 +74,8 @@ class Metadata:
         if chunk == 2:
             if not np.isin(of_row, (_FIRST, _SECOND)).all():
                 raise UnknownInstruction("the metadata of tf32 are neither 0b0100 nor 0b1110", instruction=self.inst)
-            found: np.ndarray = (first + (of_row == _SECOND)).astype(np.int64)
-            return found
+            places: np.ndarray = (first + (of_row == _SECOND)).astype(np.int64)
+            return places
         low, high = of_row & 3, of_row >> 2
         bad = low >= high if self.inst.has("sp::ordered_metadata") else low == high
         if bad.any():
@@ -93,10 +93,10 @@ _MEANINGFUL = (0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b0110, 0b1110)
 
 def nibbles_of(words: np.ndarray, halves: bool) -> np.ndarray:
     """The nibbles of each row of A, from words of tensor memory [lanes, columns]. ``halves``: of types of 16 and 32 bits."""
-    found: np.ndarray = words[:, :, None] >> (4 * np.arange(8, dtype=np.uint32)) & 15
+    nibbles: np.ndarray = words[:, :, None] >> (4 * np.arange(8, dtype=np.uint32)) & 15
     if not halves:
-        return found.reshape(len(words), -1)
-    parts = found.reshape(-1, 2, _ROWS // 2, 2, 4)  # groups of 16 lanes, the half along k, eight lanes, the half of the word
+        return nibbles.reshape(len(words), -1)
+    parts = nibbles.reshape(-1, 2, _ROWS // 2, 2, 4)  # groups of 16 lanes, the half along k, eight lanes, the half of the word
     return np.ascontiguousarray(parts.transpose(0, 3, 2, 1, 4)).reshape(len(words), 8)
 
 

@@ -97,8 +97,8 @@ def convert(inst: Instruction, binder: Binder) -> Operation:
     def random_of(words: np.ndarray, position: int) -> np.ndarray:
         if order is None:
             return words >> 16 * position & (1 << narrow.random) - 1
-        found: np.ndarray = words >> 8 * order[position] & 0xFF
-        return _REVERSED[found] if target == "sm_103a" and position % 2 else found
+        octets: np.ndarray = words >> 8 * order[position] & 0xFF
+        return _REVERSED[octets] if target == "sm_103a" and position % 2 else octets
 
     def compute(*values: Source) -> Source:
         words = np.array(values[-1], np.uint32, ndmin=1).astype(np.int64)

@@ -69,16 +69,16 @@ def fragment(name: str, registers: int, width: int, split: int) -> tuple[np.ndar
     first half of `16x32bx2` to the second."""
     thread, register = np.arange(WARP)[:, None], np.arange(registers)[None, :]
     if name == "32x32b":
-        found = thread + 0 * register, register + 0 * thread
+        places = thread + 0 * register, register + 0 * thread
     elif name == "16x32bx2":
-        found = thread % _HALF_LANES + 0 * register, register + 0 * thread
+        places = thread % _HALF_LANES + 0 * register, register + 0 * thread
     elif name == "16x64b":
-        found = thread // 4 + thread % 2 * 8 + 0 * register, thread // 2 % 2 + 2 * register
+        places = thread // 4 + thread % 2 * 8 + 0 * register, thread // 2 % 2 + 2 * register
     elif name == "16x128b":
-        found = thread // 4 + register % 2 * 8, thread % 4 + register // 2 * 4
+        places = thread // 4 + register % 2 * 8, thread % 4 + register // 2 * 4
     else:
-        found = thread // 4 + register // 2 % 2 * 8, thread % 4 * 2 + register % 2 + register // 4 * 8
-    lanes, columns = found
+        places = thread // 4 + register // 2 % 2 * 8, thread % 4 * 2 + register % 2 + register // 4 * 8
+    lanes, columns = places
     return lanes, columns * width + thread // _HALF_LANES * split
 
 
@@ -98,8 +98,8 @@ def _uniform(inst: Instruction, binder: Binder, values: np.ndarray, rows: np.nda
     different = (by_warp != by_warp[:, :1]).any(axis=1)
     if different.any():
         binder.fail(TensorMemoryMisuse, f"{what} differs between the threads of a warp", inst, rows[different][0])
-    found: list[int] = by_warp[:, 0].astype(np.int64).tolist()
-    return found
+    uniform: list[int] = by_warp[:, 0].astype(np.int64).tolist()
+    return uniform
 
 
 def failing(inst: Instruction, binder: Binder, lanes: Lanes) -> Callable[[str], NoReturn]:
@@ -242,14 +242,14 @@ class _Reduction:
         if self.inst.has("abs"):
             words = np.abs(words)
         largest, propagate = self.inst.has("max"), self.inst.has("NaN")
-        found: np.ndarray = words[:, 0]
+        extremum: np.ndarray = words[:, 0]
         for column in words.T[1:]:
             if self.dtype is np.float32:
-                found = np.asarray(ieee.canonical_f32(minimum(found, column, largest, propagate)))
+                extremum = np.asarray(ieee.canonical_f32(minimum(extremum, column, largest, propagate)))
             else:
-                found = np.maximum(found, column) if largest else np.minimum(found, column)
+                extremum = np.maximum(extremum, column) if largest else np.minimum(extremum, column)
         if self.target is not None:
-            self.target[warp] = found
+            self.target[warp] = extremum
 
 
 class _WarpAccess:
@@ -284,7 +284,7 @@ class _WarpAccess:
 
     def start(self, lanes: Lanes, writes: bool) -> list[tuple[np.ndarray, Cells, list[tuple[np.ndarray, np.ndarray]]]]:
         """Starts the access of each warp: its lanes, its cells, and the index of each word (of both halves of packed ones)."""
-        found = []
+        parts = []
         rows = _warps(self.inst, self.binder, lanes)
         for warp, address in zip(rows, _uniform(self.inst, self.binder, self.addresses(lanes), rows, "the address"), strict=True):
             place, inside = divmod(int(warp[0]), self.binder.geometry.stride)
@@ -296,8 +296,8 @@ class _WarpAccess:
             width = 2 if self.packed else 1
             tensor_lanes, columns = fragment(self.name, self.shape.registers, width, self.split)
             words = [(tensor_lanes + cells.lanes[0], columns + cells.columns[0] + part) for part in range(width)]
-            found.append((warp, cells, words))
-        return found
+            parts.append((warp, cells, words))
+        return parts
 
 
 @instruction("tcgen05", when=_is("ld"))
@@ -312,8 +312,8 @@ def load(inst: Instruction, binder: Binder) -> Operation:
             values = np.zeros(words[0][0].shape, np.uint32)
             for part, (tensor_lanes, columns) in enumerate(words):
                 wanted[tensor_lanes - cells.lanes[0], columns - cells.columns[0]] = True
-                found = memory.data[cells.place][tensor_lanes, columns]
-                values |= (found & np.uint32(0xFFFF)) << np.uint32(16 * part) if access.packed else found
+                cells_read = memory.data[cells.place][tensor_lanes, columns]
+                values |= (cells_read & np.uint32(0xFFFF)) << np.uint32(16 * part) if access.packed else cells_read
             memory.check_written(inst, warp, cells, wanted)
             for row, column in zip(access.rows, values.T, strict=True):
                 access.registers[row][warp] = column
@@ -360,18 +360,18 @@ class SharedOperand:
             self._fail(f"the descriptor 0x{bits:016x} of {self.name}: {problem}", lane)
         if k_major and descriptor.mode == matrix_descriptor.WIDE_ATOMS:
             self._fail(f"{self.name} has a swizzle of 32-byte atoms, which K-major operands do not have", lane)
-        found = matrix_descriptor.placed(descriptor, rows, row_chunks, k_major)
+        matrix = matrix_descriptor.placed(descriptor, rows, row_chunks, k_major)
         shared = self.binder.spaces.shared
         where = f"{self.name} begins at shared address 0x{descriptor.start - shared.first:x}"
-        if found.first < shared.first or found.end > shared.size:
-            reached = f"reaches to 0x{found.end - shared.first:x}"
+        if matrix.first < shared.first or matrix.end > shared.size:
+            reached = f"reaches to 0x{matrix.end - shared.first:x}"
             offsets = f"a leading offset of {descriptor.leading} and a stride of {descriptor.stride} bytes"
             self._fail(f"{where} and {reached} with {offsets}; shared memory has {shared.size - shared.first} bytes", lane)
         within = descriptor.start % descriptor.span + row_chunks * CHUNK <= descriptor.span
         if descriptor.mode and k_major and not within and descriptor.continued is None:
             row = f"rows of {descriptor.span} bytes, as its swizzle has them"
             self._fail(f"{where}, {descriptor.start % descriptor.span} bytes into {row}: its rows reach beyond their end", lane)
-        return found
+        return matrix
 
     def _fail(self, message: str, lane: int) -> NoReturn:
         self.binder.fail(InvalidMatrix, message, self.inst, np.array([lane]))
@@ -434,11 +434,11 @@ def copy(inst: Instruction, binder: Binder) -> Operation:
             chunks = matrix.chunks(lane, rows, row_chunks, k_major=True)
             begun = [matrix.begin(lane, place, chunks) for place in places]
             writes = [memory.cells(inst, who, place, address, (LANES, row_chunks * _WORDS), (0,)) for place in places]
-            sources = [found for _, found in begun]
+            sources = [source for _, source in begun]
 
             def move(sources: list[np.ndarray] = sources, writes: list[Cells] = writes) -> None:
-                for found, cells in zip(sources, writes, strict=True):
-                    data = units[found].view(np.uint8).reshape(rows, row_chunks, CHUNK)
+                for source, cells in zip(sources, writes, strict=True):
+                    data = units[source].view(np.uint8).reshape(rows, row_chunks, CHUNK)
                     words = _unpacked(data, bits).reshape(rows, -1).view(np.uint32)
                     for row, first, count in moves:
                         memory.write((cells.place, slice(first, first + count), slice(*cells.columns)), words[row : row + count])

@@ -58,8 +58,8 @@ def _zeros_of_part(mask: int, part: int, columns: int) -> np.ndarray:
     begins_with_zeros = bool(mask >> 32 + part & 1)
     first = min(mask >> 8 * part & 0xFF, (zeros if begins_with_zeros else used) - 1)
     place = (np.arange(columns) + first) % (zeros + used)
-    found: np.ndarray = place < zeros if begins_with_zeros else place >= used
-    return found
+    zero: np.ndarray = place < zeros if begins_with_zeros else place >= used
+    return zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +241,10 @@ class _Product:
             "block16": self.kind.depth // 16,
         }
         given = self.inst.first_of(tuple(words))
-        found = words[given] if given is not None else self.kind.scale_vectors[0] if name != "kind::mxf4nvf4" else 0
-        if not self.inst.has("block_scale") or found not in self.kind.scale_vectors:
+        length = words[given] if given is not None else self.kind.scale_vectors[0] if name != "kind::mxf4nvf4" else 0
+        if not self.inst.has("block_scale") or length not in self.kind.scale_vectors:
             raise UnknownInstruction(f"{name} takes .block_scale with a number of scales that goes with it", instruction=self.inst)
-        return found
+        return length
 
     def _metadata(self, operand: Operand) -> Source:
         if not isinstance(operand, Address):
@@ -387,12 +387,12 @@ class _Product:
             operand_chunks = operand.chunks(lane, rows, form.row_bytes * deep // CHUNK, k_major=True, may_continue=form.deep)
         chunks = []
         for place in places:
-            access, found = operand.begin(lane, place, operand_chunks)
+            access, addresses = operand.begin(lane, place, operand_chunks)
             begun.append(access)
-            chunks.append(found)
+            chunks.append(addresses)
 
         def load() -> np.ndarray:
-            parts = [self._elements(self.units[found].view(np.uint8).reshape(*found.shape, CHUNK), element) for found in chunks]
+            parts = [self._elements(self.units[addresses].view(np.uint8).reshape(*addresses.shape, CHUNK), element) for addresses in chunks]
             whole = [np.ascontiguousarray(part.T[:rows]) if transposed else part for part in parts]
             return whole[0] if len(whole) == 1 else np.concatenate(whole)
 
@@ -446,14 +446,14 @@ class _Product:
 
     def _scale_cells(self, lane: int, places: Sequence[int], form: Form, who: Lanes) -> list[list[Cells]]:
         """Cells of the scales of A and of B. Each block has those of its rows of A, and all those of B."""
-        found = []
+        cells = []
         for address, rows, number in zip(self.scale_addresses, (form.m // len(places), form.n), form.scale_ids, strict=False):
             start = int(address(who)[0])
             words = -(-(number + self._scales_of_row(form)) // _WORD_SCALES)
             columns = (words - 1) * _columns_of_scales(rows) + -(-rows // QUARTER)
             # Bits 30 and 31 of the address may tell the byte, as the id does.
-            found.append([self._cells(lane, place, start & 0x3FFFFFFF, (LANES, columns), (0,)) for place in places])
-        return found
+            cells.append([self._cells(lane, place, start & 0x3FFFFFFF, (LANES, columns), (0,)) for place in places])
+        return cells
 
     def _load_scales(self, cells: Cells, rows: int, number: int, form: Form, who: Lanes) -> np.ndarray:
         """The codes of the scales of some rows, from the byte ``number`` of each word on."""
@@ -490,10 +490,10 @@ class _Product:
         self.memory.check_written(self.inst, who, cells, used)
         words = self.memory.data[cells.index]
         nibbles = np.stack([nibbles_of(words[np.ix_(rows, columns)], halves) for rows in lanes])
-        found, wrong = sparse_places(nibbles, self.kind.depth, a, _SIGNS.get(form.a, 0))
+        places, wrong = sparse_places(nibbles, self.kind.depth, a, _SIGNS.get(form.a, 0))
         if wrong is not None:
             self._fail(f"the metadata of row {wrong[1]} of A have the nibble 0b{wrong[0]:04b}, which has no meaning", int(who[0]))
-        return found
+        return places
 
     def _by_copies(self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, chosen: np.ndarray | None) -> np.ndarray:
         """A product by parts of the columns, each of which has its copy of A where A is in tensor memory and stationary."""

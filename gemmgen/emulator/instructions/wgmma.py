@@ -46,9 +46,9 @@ _MIXES = (_INTEGERS, _FP8)
 
 
 def _warpgroups(binder: Binder) -> Warpgroups:
-    found = binder.warpgroups
-    assert found is not None
-    return found
+    warpgroups = binder.warpgroups
+    assert warpgroups is not None
+    return warpgroups
 
 
 @instruction("wgmma", when=lambda inst: inst.modifiers == ("fence", "sync", "aligned"))
@@ -238,13 +238,13 @@ class _Product:
         else:
             rows, row_chunks = extent, self._k_bytes(which) // CHUNK_BYTES
         distinct, inverse = np.unique(bits, return_inverse=True)
-        found = []
+        chunks = []
         for position, value in enumerate(distinct.tolist()):
             descriptor = matrix_descriptor.decode(value)
             addresses = matrix_descriptor.chunks(descriptor, rows, row_chunks, not self.transposed[which])
             self._check_place(groups[inverse == position], descriptor, addresses, "AB"[which])
-            found.append(addresses)
-        return np.stack(found)[inverse]
+            chunks.append(addresses)
+        return np.stack(chunks)[inverse]
 
     def _k_bytes(self, which: int) -> int:
         """Bytes along k of a row of A or B."""

@@ -156,14 +156,14 @@ class _Parser:
 
     def _variables(self, external: bool = False) -> list[Variable]:
         """`.space [.align N] .type name[count] = {...}, name2 ...;`"""
-        found = []
+        variables = []
         space, type_name, alignment = self._variable_head()
         while True:
-            found.append(self._variable_tail(space, type_name, alignment, external))
+            variables.append(self._variable_tail(space, type_name, alignment, external))
             if not self.tokens.accept(","):
                 break
         self.tokens.expect(";")
-        return found
+        return variables
 
     def _variable_head(self) -> tuple[str, str, int]:
         tokens = self.tokens
@@ -234,16 +234,16 @@ class _Parser:
 
     def _parameters(self) -> tuple[Variable, ...]:
         tokens = self.tokens
-        found = []
+        parameters = []
         tokens.expect("(")
         while not tokens.accept(")"):
             if tokens.word == ".reg":
                 raise tokens.error("register parameters are not supported")
             if tokens.word.split("::")[0] != ".param":
                 raise tokens.error(f"expected .param, got {tokens.word!r}")
-            found.append(self._variable_tail(*self._variable_head(), False))
+            parameters.append(self._variable_tail(*self._variable_head(), False))
             tokens.accept(",")
-        return tuple(found)
+        return tuple(parameters)
 
     def _function(self) -> Function:
         tokens = self.tokens
@@ -397,22 +397,22 @@ class _Parser:
 def _file_table(tokens: Tokens) -> dict[int, str]:
     """The `.file` directives; they often stand after the code that refers to them."""
     words, kinds = tokens.words, tokens.kinds
-    found = {}
+    files = {}
     for index, word in enumerate(words):
         if word == ".file" and kinds[index + 1] == "int":
             parts = [words[index + 2].strip('"')]
             if kinds[index + 3] == "string":
                 # LLVM gives the folder and the file apart.
                 parts.append(words[index + 3].strip('"'))
-            found[parse_integer(words[index + 1])] = "/".join(parts)
-    return found
+            files[parse_integer(words[index + 1])] = "/".join(parts)
+    return files
 
 
 def _debug_strings(tokens: Tokens) -> dict[str, str]:
     """The labelled byte strings of `.section .debug_str`: `.loc` names functions by them."""
-    found: dict[str, str] = {}
+    strings: dict[str, str] = {}
     if ".debug_str" not in tokens.words:
-        return found
+        return strings
     index = tokens.words.index(".debug_str") + 2
     words = tokens.words
     label, content = "", bytearray()
@@ -430,7 +430,7 @@ def _debug_strings(tokens: Tokens) -> dict[str, str]:
             if byte:
                 content.append(byte)
             elif label:
-                found[label] = content.decode("utf-8", "replace")
+                strings[label] = content.decode("utf-8", "replace")
                 label = ""
         index += 1
-    return found
+    return strings

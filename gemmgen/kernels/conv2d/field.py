@@ -89,8 +89,8 @@ def field_cases(plan: FinishingPlan) -> list[Case]:
         if _BORDERED[0] in cases and _CUT[0] in cases:
             break
     most = max(cases, key=lambda name: math.prod(cases[name].dimensions[extent] for extent in "npq"))
-    found = [next(name for name in (*names, most) if name in cases) for names in (_BORDERED, _CUT)]
-    return [cases[name] for name in dict.fromkeys(found)]
+    chosen = [next(name for name in (*names, most) if name in cases) for names in (_BORDERED, _CUT)]
+    return [cases[name] for name in dict.fromkeys(chosen)]
 
 
 def _elements(plan: FinishingPlan, case: Case) -> int:

@@ -271,8 +271,8 @@ def square_root(value: Tracked, *, of_squares: bool = False) -> Tracked:
 def _exp(a: Tracked) -> Tracked:
     np = _np()
     result = np.exp(a.value)
-    found = rounded(result, _scaled(np.expm1(a.bound), result), a.kind, ulps=2 * EXPONENTIAL_ULPS)
-    return Tracked(found.value, np.where((a.bound == 0) & ~np.isfinite(a.value), 0.0, found.bound), a.kind)
+    exponential = rounded(result, _scaled(np.expm1(a.bound), result), a.kind, ulps=2 * EXPONENTIAL_ULPS)
+    return Tracked(exponential.value, np.where((a.bound == 0) & ~np.isfinite(a.value), 0.0, exponential.bound), a.kind)
 
 
 def _quick_exp(a: Tracked) -> Tracked:
@@ -325,8 +325,8 @@ def _monotone(function: Callable[[Any], Array], domain: float, ulps: float) -> R
             result = np.where(unknown, 0.0, result)
             roundoff = float_format(a.kind).roundoff
             error = (2 * ulps + 1) * roundoff * (np.abs(result) + spread)
-            found = _evaluated(a, result, np.where(unknown, np.inf, spread), error, float_format(a.kind).smallest)
-        return Tracked(found.value, np.where(certain_nan | (np.isinf(found.value) & (a.bound == 0)), 0.0, found.bound), a.kind)
+            evaluated = _evaluated(a, result, np.where(unknown, np.inf, spread), error, float_format(a.kind).smallest)
+        return Tracked(evaluated.value, np.where(certain_nan | (np.isinf(evaluated.value) & (a.bound == 0)), 0.0, evaluated.bound), a.kind)
 
     return reference
 
@@ -544,13 +544,13 @@ def known_functions() -> frozenset[str]:
 def constants_of(kind: DataType) -> dict[str, str]:
     """The pieces of CUDA text that depend on the type of the arguments."""
     single = kind == "f32"
-    found = {
+    constants = {
         "s": "f" if single else "",
         "zero": ELEMENTS[kind].literal(0) if kind != "bool" else "false",
         "point": ".0f" if single else ".0",
     }
-    found["exponential"] = "exponential" if single else "exp"
-    found["c"] = ELEMENTS[kind].c_type
+    constants["exponential"] = "exponential" if single else "exp"
+    constants["c"] = ELEMENTS[kind].c_type
     if kind in ("s32", "s64"):
-        found["u"] = ELEMENTS[kind].unsigned_c_type
-    return found
+        constants["u"] = ELEMENTS[kind].unsigned_c_type
+    return constants

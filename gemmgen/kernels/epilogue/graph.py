@@ -59,12 +59,12 @@ class Typed:
 
     def walk(self) -> list[Typed]:
         """The node and all nodes below it."""
-        found, pending = [], [self]
+        nodes, pending = [], [self]
         while pending:
             node = pending.pop()
-            found.append(node)
+            nodes.append(node)
             pending += node.arguments
-        return found
+        return nodes
 
     def approximation(self, accuracy: Accuracy) -> Approximation | None:
         """The form of the function on approximate instructions; None if it is computed with full accuracy."""

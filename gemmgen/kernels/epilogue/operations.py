@@ -590,9 +590,9 @@ class Formula(Operation):
 
     def _assignment(self, target: str, text: str) -> Assignment:
         """An expression, in which conditions that are operands of type ``bool`` are compared with 0."""
-        found = _assignment(target, text)
+        assignment = _assignment(target, text)
         truths = {word for word, one in self.inputs.items() if one.type == "bool"}
-        return replace(found, node=_with_comparisons(found.node, truths)) if truths else found
+        return replace(assignment, node=_with_comparisons(assignment.node, truths)) if truths else assignment
 
     def operands(self) -> tuple[Operand, ...]:
         return tuple(

@@ -170,17 +170,17 @@ class Step:
     @property
     def _evaluated(self) -> list[Function | Approximation]:
         """The functions, in the form in which each is computed."""
-        found: list[Function | Approximation] = []
+        functions: list[Function | Approximation] = []
         for target, tree in self.assignments:
             accuracy = self.accuracies.get(target, "full")
-            found += [node.approximation(accuracy) or node.function for node in tree.walk() if node.function is not None]
-        return found
+            functions += [node.approximation(accuracy) or node.function for node in tree.walk() if node.function is not None]
+        return functions
 
     @property
     def arguments(self) -> tuple[ScalarArgument | ArrayArgument, ...]:
         """Numbers and arrays that it reads or writes, but for matrices with a leading dimension."""
-        found = [access.argument for access in self.accesses] + [store.argument for store in self.stores]
-        return tuple(argument for argument in found if not isinstance(argument, Matrix))
+        operands = [access.argument for access in self.accesses] + [store.argument for store in self.stores]
+        return tuple(argument for argument in operands if not isinstance(argument, Matrix))
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -190,8 +190,8 @@ class Step:
     @property
     def placed(self) -> tuple[Matrix, ...]:
         """Matrices that the statements themselves read or write at the element's place."""
-        found = [access.argument for access in self.accesses if access.placed] + [store.argument for store in self.stores]
-        return tuple(argument for argument in found if isinstance(argument, Matrix))
+        operands = [access.argument for access in self.accesses if access.placed] + [store.argument for store in self.stores]
+        return tuple(argument for argument in operands if isinstance(argument, Matrix))
 
     @property
     def has_place(self) -> bool:
@@ -315,7 +315,7 @@ def _accuracies(operations: Sequence[Operation], result: Accuracy, by_output: bo
 
     An operand of a further output that other outputs share is computed once, as accurately as the strictest of them needs.
     """
-    found: list[Mapping[str, Accuracy]] = []
+    accuracies: list[Mapping[str, Accuracy]] = []
     for operation in reversed(operations):
         needs: dict[str, Accuracy] = {VALUE: result}
         if by_output:
@@ -329,9 +329,9 @@ def _accuracies(operations: Sequence[Operation], result: Accuracy, by_output: bo
                 if name in (VALUE, PRODUCT):
                     before = strictest(before, own)
                 needs[name] = strictest(own, needs.get(name, own))
-        found.append(assigned)
+        accuracies.append(assigned)
         result = strictest(result, before) if by_output else result
-    return found[::-1]
+    return accuracies[::-1]
 
 
 def _step(
@@ -392,10 +392,10 @@ def _store(output: FormulaOutput, name: str, tree: Typed, writer: Writer, space:
     text = writer.text(tree)
     if tree.function is not None or tree.cast is not None:
         text = writer.variable(tree.kind, text)
-    found = space.store(output, name, text, tree.kind)
-    if isinstance(found, tuple):
-        raise FormulaError(found[0], f"need {found[1]}", f"the output {name.removesuffix('_')!r}")
-    return found
+    store = space.store(output, name, text, tree.kind)
+    if isinstance(store, tuple):
+        raise FormulaError(store[0], f"need {store[1]}", f"the output {name.removesuffix('_')!r}")
+    return store
 
 
 def becomes_integer(operation: Operation) -> TypeGuard[Cast]:
@@ -409,14 +409,14 @@ def _accesses(
     operands = operation.operands()
     # A formula names its operands itself.
     names = {operand.name: operand.name if isinstance(operation, Formula) else numbered(operand.name, count) for operand in operands}
-    found: list[Access] = []
+    accesses: list[Access] = []
     for operand in operands:
         access = space.access(operand, names[operand.name], kind)
         if isinstance(access, tuple):
             reasons.append(Reason("elementwise", where, f"{operation.op} {access[0]}", access[1]))
         else:
-            found.append(access)
-    return tuple(found)
+            accesses.append(access)
+    return tuple(accesses)
 
 
 def number_argument(operand: Operand, name: str, kind: DataType, text: str | None = None) -> Access:

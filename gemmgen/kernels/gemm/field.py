@@ -81,8 +81,8 @@ def _first_that_fits(
     elif not isinstance(plan.spec.decomposition, DataParallel):
         wanted = [sizes for sizes in wanted if sizes[2] == wanted[0][2]]
     problems = (problem(plan, case, sizes) for sizes in wanted)
-    found = next((each for each in problems if _elements(plan, each) < residues.POISONED), None)
-    return problem(plan, case, wanted[0]) if found is None else found
+    fitting = next((each for each in problems if _elements(plan, each) < residues.POISONED), None)
+    return problem(plan, case, wanted[0]) if fitting is None else fitting
 
 
 def _whole(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:

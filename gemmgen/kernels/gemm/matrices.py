@@ -24,7 +24,7 @@ def matrix_layouts(spec: GemmSpec) -> tuple[Matrix, Matrix, Matrix]:
     k = "ceil_div(k, 2)" if getattr(spec.mainloop, "multiplied", "stored") == "e2m1" else "k"
     plain = Matrix("B", k, "n", "ldb", row_major == (spec.transpose[1] == "n"), spec.alignment.b, spec.storage.b, stride("b"), count)
     packed = packed_matrix(spec.mainloop.bits) if isinstance(spec.mainloop, NarrowWeightsMainloop) else None
-    found = (
+    matrices = (
         Matrix(
             "A",
             "rows_a" if spec.grouping.gathered else "m",
@@ -39,9 +39,9 @@ def matrix_layouts(spec: GemmSpec) -> tuple[Matrix, Matrix, Matrix]:
         Matrix("C", "rows_c" if spec.grouping.scattered else "m", "n", "ldc", row_major, spec.alignment.c, spec.storage.c, stride("c")),
     )
     if spec.grouping.places == "strided":
-        return found
+        return matrices
     a, b, c = (
-        PlacedMatrix(one.name, one.rows, one.columns, one.leading_dimension, one.row_major, one.alignment, one.type) for one in found
+        PlacedMatrix(one.name, one.rows, one.columns, one.leading_dimension, one.row_major, one.alignment, one.type) for one in matrices
     )
     return a, b, c
 

@@ -530,7 +530,7 @@ def placed_arrays(plan: GemmPlan, case: Case) -> dict[str, npt.NDArray[np.int64]
     if case.name == OUTSIDE_SIZES:
         for product, number in enumerate((most[0] + 9, -5, most[1] + 1, -(2**31), most[2] + 7, -1)):
             sizes[product + 1, product // 2] = number
-    found = {"sizes": sizes}
+    arrays = {"sizes": sizes}
     for index, matrix in enumerate(plan.matrices):
         room = case.dimensions[matrix.dimensions[0].name] // max(batch, 1) // matrix.alignment * matrix.alignment
         starts = rng.permutation(batch) * room
@@ -541,10 +541,10 @@ def placed_arrays(plan: GemmPlan, case: Case) -> dict[str, npt.NDArray[np.int64]
             pitch = round_up(max(fast, 1), matrix.alignment)
             spare = (room // max(slow, 1) - pitch) // matrix.alignment
             sizes[product, 3 + index] = pitch + matrix.alignment * int(rng.integers(0, min(max(spare, 0), 3) + 1))
-        found[f"at_{matrix.name.lower()}"] = starts * matrix.element_bytes
+        arrays[f"at_{matrix.name.lower()}"] = starts * matrix.element_bytes
     if case.name == OUTSIDE_SIZES and plan.matrix_c.alignment > 1:
-        found["at_c"][0] += plan.matrix_c.element_bytes
-    return found
+        arrays["at_c"][0] += plan.matrix_c.element_bytes
+    return arrays
 
 
 def _own_extents(case: Case, numbers: npt.NDArray[np.int64]) -> dict[str, int]:
@@ -561,15 +561,17 @@ def _with_scalars(case: Case, arrays: Mapping[str, npt.NDArray[Any]], product: i
 def _of_each(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> _Product:
     """The results of a batch whose products have separate alpha and beta, product by product."""
     names = [matrix.name for matrix in plan.batched]
-    found = [
+    products = [
         _reference(plan, _with_scalars(case, arrays, product), dict(arrays) | {name: arrays[name][product] for name in names})
         for product in range(len(arrays["C"]))
     ]
-    if not found:
+    if not products:
         return _reference(plan, case, arrays)
-    value = np.stack([one.expected.value for one in found])
-    bounds = [np.zeros(value.shape[1:]) if one.expected.bound is None else one.expected.bound for one in found]
-    inner = replace(found[0].inner, value=np.stack([one.inner.value for one in found]), bound=np.stack([one.inner.bound for one in found]))
+    value = np.stack([one.expected.value for one in products])
+    bounds = [np.zeros(value.shape[1:]) if one.expected.bound is None else one.expected.bound for one in products]
+    inner = replace(
+        products[0].inner, value=np.stack([one.inner.value for one in products]), bound=np.stack([one.inner.bound for one in products])
+    )
     return _Product(Expected(value, np.stack(bounds)), inner, {})
 
 
@@ -666,12 +668,12 @@ def _sum_of_terms(
     return summed(terms, axes, store.output.reduce == "sum_of_squares", result)
 
 
-def _largest(arrays: Mapping[str, npt.NDArray[Any]], found: list[Tracked]) -> dict[str, Expected]:
+def _largest(arrays: Mapping[str, npt.NDArray[Any]], tracked: list[Tracked]) -> dict[str, Expected]:
     """The largest absolute value of all results, where it is an output."""
     if "amax" not in arrays:
         return {}
-    value = np.concatenate([np.abs(results.value).ravel() for results in found] + [arrays["amax"].astype(np.float64)])
-    bound = np.concatenate([results.bound.ravel() for results in found] + [np.zeros(1)])
+    value = np.concatenate([np.abs(results.value).ravel() for results in tracked] + [arrays["amax"].astype(np.float64)])
+    bound = np.concatenate([results.bound.ravel() for results in tracked] + [np.zeros(1)])
     largest = np.nan if np.isnan(value).any() else value.max()
     if not np.isfinite(largest):
         return {"amax": Expected(np.array([largest]))}

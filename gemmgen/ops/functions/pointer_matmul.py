@@ -183,7 +183,7 @@ def _scalars(alpha: Any, beta: Any, count: int, result: str, like: Any) -> dict[
         return {name: number("pointer_matmul", name, value, overflow) for name, value in (("alpha", alpha), ("beta", beta))}
     import numpy as np
 
-    found = {}
+    scalars = {}
     for name, given in (("alpha", alpha), ("beta", beta)):
         if is_plain_number(given):
             given = [given] * count
@@ -195,8 +195,8 @@ def _scalars(alpha: Any, beta: Any, count: int, result: str, like: Any) -> dict[
         view = view_of(given, name, None)
         if view.shape != (count,) or view.type != kind:
             raise LaunchError(f"pointer_matmul: {name} is {view.type} of shape {view.shape}, need {ELEMENTS[kind].word} of {(count,)}")
-        found[f"{name}s"] = given
-    return found
+        scalars[f"{name}s"] = given
+    return scalars
 
 
 def _kind(given: object) -> str:
@@ -221,16 +221,16 @@ def _matrices(name: str, given: object, count: int) -> list[tuple[Any, ArrayView
         raise LaunchError(f"pointer_matmul: {name} is {type(given).__name__}, need a list of matrices like a")
     if len(given) != count:
         raise LaunchError(f"pointer_matmul: {name} has {len(given)} matrices, need as many as a, {count}")
-    found = []
+    matrices = []
     for index, one in enumerate(given):
         view = view_of(one, f"{name}[{index}]", None, written=name == "out")
         layout = layout_of(view)
         if len(layout.shape) != 2:
             raise LaunchError(f"pointer_matmul: {name}[{index}] has shape {layout.shape}, need a matrix")
-        found.append((one, view, layout))
-        if layout.type != found[0][2].type:
-            raise LaunchError(f"pointer_matmul: {name}[{index}] has elements {layout.type}, need those of {name}[0], {found[0][2].type}")
-    return found
+        matrices.append((one, view, layout))
+        if layout.type != matrices[0][2].type:
+            raise LaunchError(f"pointer_matmul: {name}[{index}] has elements {layout.type}, need those of {name}[0], {matrices[0][2].type}")
+    return matrices
 
 
 def _of_lists(a: Any, b: Any, out: Any, alpha: Any, beta: Any, output: str | None, stream: Stream | None) -> list[Any]:

@@ -195,8 +195,8 @@ def _full_name(name: object) -> Any:
 def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, out: Any, stream: Any) -> tuple[Any, ...]:
     names = tuple(map(_full_name, op))
     if wider_type(x):
-        found: tuple[Any, ...] = _reduced_widely(x, names, axis, keepdims, out, 0, stream)
-        return found
+        both: tuple[Any, ...] = _reduced_widely(x, names, axis, keepdims, out, 0, stream)
+        return both
     if len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise LaunchError(f"reduce: op is {op!r}, need a name, or two in a list")
     if torch_state.compiling is not None and torch_state.compiling():

@@ -126,8 +126,8 @@ def progress_chart(group: Group) -> Chart:
         },
         *_peer(group),
     ]
-    found = next((place for place, one in enumerate(group.shown, start=1) if one is group.ranked[0]), 0)
-    remark = f"the best came {_ordinal(found)} of {len(group.shown):,}" if len(group.shown) > 1 else ""
+    rank = next((place for place, one in enumerate(group.shown, start=1) if one is group.ranked[0]), 0)
+    remark = f"the best came {_ordinal(rank)} of {len(group.shown):,}" if len(group.shown) > 1 else ""
     return Chart("progress", "Best so far", remark, _chart(layers))
 
 

@@ -401,18 +401,18 @@ def _beside(results: Sequence[PointResult], name: str, before: Sequence[PointRes
     )
 
 
-def comparison_words(found: Comparison) -> str:
+def comparison_words(comparison: Comparison) -> str:
     """A comparison in a sentence."""
-    parts = [f"{len(found.pairs):,} points are in both, {found.only_before:,} only before, {found.only_after:,} only now"]
-    if found.mean is not None:
-        faster = sum(ratio - 1 >= SAME for _, ratio in found.measured)
-        slower = sum(1 - ratio >= SAME for _, ratio in found.measured)
+    parts = [f"{len(comparison.pairs):,} points are in both, {comparison.only_before:,} only before, {comparison.only_after:,} only now"]
+    if comparison.mean is not None:
+        faster = sum(ratio - 1 >= SAME for _, ratio in comparison.measured)
+        slower = sum(1 - ratio >= SAME for _, ratio in comparison.measured)
         parts.append(
-            f"{METRICS[found.metric][0]}: before / now is {found.mean:.3f} as a geometric mean of {len(found.measured):,}; "
+            f"{METRICS[comparison.metric][0]}: before / now is {comparison.mean:.3f} as a geometric mean of {len(comparison.measured):,}; "
             f"{faster:,} have less, {slower:,} more, the rest is within {SAME:.1%}"
         )
-    if found.changed:
-        parts.append(f"{len(found.changed):,} ended otherwise")
+    if comparison.changed:
+        parts.append(f"{len(comparison.changed):,} ended otherwise")
     return ". ".join(parts) + "."
 
 

@@ -324,9 +324,9 @@ class NarrowLoop(Codes, WarpLoop):
 def narrow_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> NarrowLoop | None:
     """The loop, or None with the errors added to the outline's reasons."""
     spec, architecture, tile = outline.spec, outline.architecture, mainloop.tile
-    found = [*common_reasons(spec, architecture, mainloop), *_reasons(spec, mainloop)]
-    outline.reasons += found
-    if found:
+    reasons = [*common_reasons(spec, architecture, mainloop), *_reasons(spec, mainloop)]
+    outline.reasons += reasons
+    if reasons:
         return None
     warps = tile.threadblock.m // tile.warp.m * (tile.threadblock.n // tile.warp.n)
     element_bytes = ELEMENTS[spec.storage.a].bytes

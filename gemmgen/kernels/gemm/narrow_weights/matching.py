@@ -21,10 +21,10 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
     """The instance's spec with the request's bits, groups and zero points; or why it cannot be."""
     weights = request.weights
     assert weights is not None
-    found = placed(spec, request)
-    if isinstance(found, str):
-        return found
-    if found.request is not request or found.transpose[0] == "t":
+    placement = placed(spec, request)
+    if isinstance(placement, str):
+        return placement
+    if placement.request is not request or placement.transpose[0] == "t":
         return "it takes A and C stored row-major"
     if weights.group != "column" and request.k % weights.group:
         return f"groups of {weights.group} do not divide k = {request.k}"
@@ -35,12 +35,12 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
         return "it is for activations of 16 bits"
     group: int = 1 if weights.group == "column" else weights.group
     least_a = MIN_ALIGNMENT[mainloop.method]
-    if found.alignment["a"] * request.a.element_bytes < MIN_COPIED_BYTES:
+    if placement.alignment["a"] * request.a.element_bytes < MIN_COPIED_BYTES:
         return f"rows of A have to be aligned to {MIN_COPIED_BYTES} bytes"
-    if not tiles and (found.alignment["a"] < least_a or found.alignment["c"] < 2 or request.n % 2):
+    if not tiles and (placement.alignment["a"] < least_a or placement.alignment["c"] < 2 or request.n % 2):
         return f"rows of A, of C and of scales have to be aligned to {least_a}, 2 and 2 elements"
     if mainloop.method == "streams":
-        group = math.lcm(group, min(8, found.alignment["a"]))
+        group = math.lcm(group, min(8, placement.alignment["a"]))
         if request.k % group:
             return f"vectors of A of {group} elements do not divide k = {request.k}"
     tile = mainloop.tile
@@ -56,10 +56,10 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
             "tile": tile.model_copy(update={"threadblock": depth}) if tiles else tile,
         }
     )
-    changes = changes_for(spec, found) | {
+    changes = changes_for(spec, placement) | {
         "transpose": "nn",
         "storage": Storage.model_validate({"a": request.a.type, "b": "u8", "c": request.c.type}),
-        "alignment": spec.alignment.model_copy(update={"a": found.alignment["a"], "c": found.alignment["c"]}),
+        "alignment": spec.alignment.model_copy(update={"a": placement.alignment["a"], "c": placement.alignment["c"]}),
         "multiple_of": Multiples(k=group),
         "mainloop": mainloop,
     }

@@ -93,8 +93,8 @@ class WeightPlan(TensorPlan):
             return product_of_integers(a, weights, blocks, max(slices, self.parts_of_k), exact)
         if (unit := self.loop.unit_of_codes) != 1:
             # A sum in these units is as far from 0 as float32 has numbers, unless it is one.
-            found = product_of_blocks(self.loop, a, weights * unit, blocks, parts, 0, exact)
-            return found[0] / unit, found[1] / unit
+            products = product_of_blocks(self.loop, a, weights * unit, blocks, parts, 0, exact)
+            return products[0] / unit, products[1] / unit
         return product_of_blocks(self.loop, a, weights, blocks, parts, 0, exact)
 
     @property

@@ -215,11 +215,11 @@ def stream_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> StreamLoop
     """The loop, or None with the errors added to the outline's reasons."""
     spec, architecture, block = outline.spec, outline.architecture, mainloop.tile.threadblock
     cluster = spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1
-    found = list(_reasons(spec, mainloop))
+    reasons = list(_reasons(spec, mainloop))
     if cluster > 1 and not architecture.supports("clusters"):
-        found.append(Reason("clusters", "decomposition.scheme", f"split_k_cluster on {architecture.name}", "sm_90 or newer"))
-    outline.reasons += found
-    if found:
+        reasons.append(Reason("clusters", "decomposition.scheme", f"split_k_cluster on {architecture.name}", "sm_90 or newer"))
+    outline.reasons += reasons
+    if reasons:
         return None
     loop = StreamLoop(
         bits=mainloop.bits,

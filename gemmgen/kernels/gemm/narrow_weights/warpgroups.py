@@ -236,11 +236,11 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> RegisterLoop | None:
     """The loop, or None with the errors added to the outline's reasons."""
     spec, architecture, tile = outline.spec, outline.architecture, mainloop.tile
-    found = list(_reasons(spec, mainloop))
+    reasons = list(_reasons(spec, mainloop))
     if not architecture.supports("wgmma"):
-        found.append(Reason("wgmma", "mainloop.method", f"warpgroups on {architecture.name}", "sm_90a", "architecture: sm_90a"))
-    outline.reasons += found
-    if found:
+        reasons.append(Reason("wgmma", "mainloop.method", f"warpgroups on {architecture.name}", "sm_90a", "architecture: sm_90a"))
+    outline.reasons += reasons
+    if reasons:
         return None
     loop = RegisterLoop(
         bits=mainloop.bits,

@@ -213,7 +213,7 @@ class Lattice:
 
         row = self.tile_k * ELEMENTS[self.storage.type].bytes
         one = np.ones_like(row)
-        found = [
+        columns = [
             np.log2(self.tile_m),
             np.log2(self.tile_n),
             np.log2(row) / 2,
@@ -227,7 +227,7 @@ class Lattice:
             np.log2(self.resident),
             PERSISTENT * (self.cluster_k == 1) * (not self.storage.scattered),
         ]
-        return np.stack(found, axis=1)
+        return np.stack(columns, axis=1)
 
 
 def points(request: GemmRequest, device: Device, every_store: bool = False) -> list[Points]:
@@ -451,8 +451,8 @@ def _blocks_of_sm(architecture: Architecture, threads: Column, resident: Column,
         by_registers[pairs == pair] = occupancy(architecture, count, registers, 0).blocks_per_sm
     unit = architecture.shared_allocation_bytes
     allocated = -(-(shared_bytes + architecture.reserved_shared_bytes_per_block) // unit) * unit
-    found: Column = np.minimum(by_registers, architecture.shared_bytes_per_sm // np.maximum(allocated, 1))
-    return found
+    blocks: Column = np.minimum(by_registers, architecture.shared_bytes_per_sm // np.maximum(allocated, 1))
+    return blocks
 
 
 def _collection(storage: Storage, tile_n: int, blocks_m: int, slices: int) -> tuple[int, int, int, bool]:
