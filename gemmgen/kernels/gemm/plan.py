@@ -564,6 +564,11 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         """Values for each row that the epilogue reads, where a thread reads those of its rows beforehand."""
         return ()
 
+    @property
+    def reads_rows_ahead(self) -> bool:
+        """True if threads read these values before the products are computed."""
+        return False
+
     def passed(self, argument: Argument) -> Passed:
         """An argument of the epilogue's function."""
         terms = [store.argument.name for store in stores_of(self.epilogue)]

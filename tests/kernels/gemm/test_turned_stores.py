@@ -93,3 +93,12 @@ def test_a_box_has_64_rows_of_the_tile_along_its_inner_dimension():
 def test_other_column_major_results_are_stored_by_threads(fields):
     with pytest.raises(PlanError, match="tma with order: column_major"):
         plan(spec(**fields))
+
+
+@pytest.mark.parametrize(("columns", "ahead"), [(64, True), (200, False)])
+def test_values_of_rows_are_read_before_the_products(columns, ahead):
+    fields = spec(
+        {"tile": {"m": 128, "n": columns, "k": 64}, "consumers": 2, "schedule": "ping_pong"}, epilogue=[{"op": "bias", "per": "row"}]
+    )
+    text = render(fields).text.partition("__global__")[2]
+    assert (text.index("_rows[") < text.index("multiply_stage(")) == ahead

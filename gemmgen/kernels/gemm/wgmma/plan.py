@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
 
 TEMPLATE = "gemm/tensor_core.cu.j2"
+ROWS_BESIDE = 8
+"""Registers of a thread that must be left if it reads the epilogue's values for its rows before the products: else 128 x 200 spills."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +199,11 @@ class WgmmaPlan(TensorPlan):
     @property
     def row_vectors(self) -> tuple[EpilogueVector, ...]:
         return self._vectors("row") if self.loop.staging else ()
+
+    @property
+    def reads_rows_ahead(self) -> bool:
+        registers = 2 * self.loop.blocks_m * len(self.row_vectors)
+        return 0 < registers <= self._spare_registers - ROWS_BESIDE and not self.reads_next_chunk
 
     def _vectors(self, per: str) -> tuple[EpilogueVector, ...]:
         vectors: list[EpilogueVector] = []
