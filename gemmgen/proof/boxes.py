@@ -141,7 +141,7 @@ def _apart(
             if value is None or value.base:
                 return "a coordinate of a box has no formula"
             forms.append(dict(known.polynomials.of(known.seen(value, 32, True, ()).z3)))
-        key = sent.line, sent.thread, tuple(form.pop((), 0) for form in forms)
+        key = sent.place, sent.thread, tuple(form.pop((), 0) for form in forms)
         if places.setdefault(key, contents) != contents:
             return "a statement that has two forms of one place"
         if outer is not None and outer != forms:

@@ -222,6 +222,7 @@ class ClusterRing(Ring):
             super().settle()
         else:
             self._disjoint({})
+            self.enough_registers()
 
     # -- intervals ---------------------------------------------------------------------------------------------
 
@@ -406,7 +407,7 @@ class ClusterRing(Ring):
         content = values.of(where)
         places = self._places(instruction, content, threads)
         self._uses_others(state, instruction, frozenset(block for _, block, _ in places) | {-1})
-        key = (instruction.line, content, threads, state.interval)
+        key = (id(instruction), content, threads, state.interval)
         if key not in self._far:
             numbers = []
             for target in sorted({block for _, block, _ in places}):

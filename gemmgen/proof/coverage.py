@@ -27,7 +27,7 @@ from functools import reduce
 import numpy as np
 import z3
 
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Float, Function, Register, Symbol, registers_of
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Float, Function, Register, registers_of
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.proof.data import (
@@ -44,11 +44,14 @@ from gemmgen.proof.data import (
     Packed,
     Part,
     TileProduct,
+    Widened,
+    narrow,
 )
 from gemmgen.proof.enumeration import NotEnumerable, Numbers
-from gemmgen.proof.knowledge import Path
+from gemmgen.proof.knowledge import Path, bits_of
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import Verdict, address_cases, element_indices, place
+from gemmgen.proof.parameters import whole_parameter
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.provenance import MAX_PARTS, Case, Form, NotShown, Provenance, Site, Stores, kinds_of_problems, path_key
 from gemmgen.proof.semantics import uniform_comparison
@@ -65,6 +68,8 @@ class Element:
 
     array: str
     indices: tuple[Form, ...]
+    type: str = ""
+    """The type of float that it was converted from; empty for its bits as they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +92,8 @@ class Product:
     operands: Mapping[str, tuple[str, ...]]
     """The dimensions of the operands' axes, in the contract's order."""
     results: Mapping[str, tuple[str, ...]]
-    type: str
-    """The type of the operands' elements; empty if they differ."""
+    types: Mapping[str, str]
+    """The types of the operands' elements."""
 
 
 def product_of(sequence: LaunchSequence) -> Product | None:
@@ -105,9 +110,8 @@ def product_of(sequence: LaunchSequence) -> Product | None:
     if len(operands) != 2 or len(over) != 1 or len(results) != 1 or not plain:
         return None
     (dimension,) = over
-    types = {array.type for array in sequence.arrays if array.name in operands}
-    kind = types.pop() if len(types) == 1 else ""
-    return Product(dimension, operands, results, kind) if all(dimension in shape for shape in operands.values()) else None
+    types = {array.name: array.type for array in sequence.arrays if array.name in operands}
+    return Product(dimension, operands, results, types) if all(dimension in shape for shape in operands.values()) else None
 
 
 def coverage(lifter: Lifter, product: Product) -> Verdict:
@@ -131,12 +135,9 @@ def _scaled(lifter: Lifter) -> Iterator[tuple[z3.BoolRef, bool]]:
     known = lifter.known
     registers: set[str] = set()
     for instruction in known.function.body:
-        source = instruction.operands[1] if instruction.opcode == "ld" and instruction.has("param") else None
-        if isinstance(source, Address) and isinstance(source.base, Symbol) and not source.offset:
-            number = source.base.name.rpartition("_param_")[2]
-            arguments = known.contract.launch.arguments
-            if number.isdigit() and int(number) < len(arguments) and arguments[int(number)] == "alpha":
-                registers |= {register.name for register in written(instruction)}
+        number = whole_parameter(known.function, instruction)
+        if number is not None and known.contract.launch.arguments[number] == "alpha":
+            registers |= {register.name for register in written(instruction)}
     for instruction in known.function.body:
         if instruction.opcode == "setp" and len(instruction.operands) == 3:
             one, other = instruction.operands[1:]
@@ -212,7 +213,7 @@ class _Coverage:
 
     def _element(self, data: Data, path: Path, size: int) -> Element:
         """The element of an operand that a register, or its only part, holds. Raises ``NotShown``."""
-        if not any(isinstance(part, Chosen) for part in (data.parts if isinstance(data, Packed) else (data,))):
+        if not any(isinstance(narrow(part), Chosen) for part in (data.parts if isinstance(data, Packed) else (data,))):
             path = ()  # only choices depend on the way
         key = (*self._key(data, path), size)
         if key in self._failures:
@@ -243,8 +244,10 @@ class _Coverage:
                 return self._of_fragment(fragment, place, size)
             case Fragment() if size == 4 and not data.transposed:
                 return self._of_fragment(data, 0, size)
-            case Packed((Number(zero=True), part)) if size == 2 and self._type_of_operands == "bf16":
-                return self._element(part, path, size)  # a bf16 is the upper half of an f32
+            case Packed((Number(zero=True), part)) if size == 2:
+                return self._read_as(self._element(part, path, size), "bf16")  # the upper half of an f32
+            case Widened(part, kind) if 8 * size == bits_of(kind):
+                return self._read_as(self._element(part, path, size), kind)
         raise NotShown(f"an operand of a product is {_named(data)}")
 
     def _of_fragment(self, fragment: Fragment, place: int, size: int) -> Element:
@@ -256,9 +259,17 @@ class _Coverage:
         named = self._at.form(access.address.z3, access.path).taken(self._warps * WARP_THREADS + 8 * fragment.matrix + row)
         return self._shared(access, named.plus(column * size))
 
-    @property
-    def _type_of_operands(self) -> str:
-        return self._product.type
+    def _read_as(self, element: Element, kind: str) -> Element:
+        """An element whose bits are converted from a type of floats."""
+        if element.type or self._product.types[element.array] != kind:
+            raise NotShown(f"an element of {element.array} is read as {kind}")
+        return replace(element, type=kind)
+
+    def _multiplied_as(self, element: Element, kinds: Sequence[str]) -> Element:
+        """An operand of a product of numbers of some types, whose bits are used as they are unless they were converted before."""
+        if not element.type and self._product.types[element.array] not in kinds:
+            raise NotShown(f"an element of {element.array} is multiplied as {' or '.join(kinds) or 'another type'}")
+        return element
 
     def _loaded(self, access: Access, offset: int) -> Element:
         if access.address is None or access.address.base is None:
@@ -291,8 +302,9 @@ class _Coverage:
                 zeros.append(way)
                 continue
             element = self._element(leaf, way, size)
-            if isinstance(leaf, Loaded) and leaf.access.address is not None and leaf.access.address.base == element.array:
-                where = element.array, self._indices(leaf.access, leaf.offset)
+            bare = narrow(leaf)
+            if isinstance(bare, Loaded) and bare.access.base == element.array:
+                where = element.array, self._indices(bare.access, bare.offset)
             if found is not None and not self._equal(found, element, path):
                 raise NotShown("an operand of a product is one of two elements")
             found = element
@@ -322,7 +334,9 @@ class _Coverage:
                     pending.append((further, branch))
 
     def _equal(self, one: Element, two: Element, path: Path) -> bool:
-        return one.array == two.array and all(self._at.same(a, b, path) for a, b in zip(one.indices, two.indices, strict=True))
+        return (one.array, one.type) == (two.array, two.type) and all(
+            self._at.same(a, b, path) for a, b in zip(one.indices, two.indices, strict=True)
+        )
 
     def _carried_element(self, turn: z3.ArithRef, name: str, size: int, place: int = 0, count: int = 1) -> Element:
         """The value of a register, or of one of its parts, at the start of a turn: that which the turn before left there."""
@@ -340,8 +354,8 @@ class _Coverage:
         if count > 1:
             left, right = (self._piece(each, place, size, count) for each in (left, right))
         body = self._element(left, loop.again, size)
-        element = Element(body.array, tuple(self._at.moved(index, turn, turn - 1) for index in body.indices))
-        first = Element(body.array, tuple(self._at.moved(index, turn, z3.IntVal(0)) for index in element.indices))
+        element = replace(body, indices=tuple(self._at.moved(index, turn, turn - 1) for index in body.indices))
+        first = replace(body, indices=tuple(self._at.moved(index, turn, z3.IntVal(0)) for index in element.indices))
         before = self._element(right, loop.entry, size)
         if not self._equal(before, first, loop.entry):
             raise NotShown("a register holds another element before a loop than the loop's turns suggest")
@@ -361,7 +375,7 @@ class _Coverage:
         for case in cases:
             if case is general:
                 continue
-            here = Element(element.array, tuple(self._at.moved(index, turn, z3.IntVal(case.at or 0)) for index in element.indices))
+            here = replace(element, indices=tuple(self._at.moved(index, turn, z3.IntVal(case.at or 0)) for index in element.indices))
             other = self._read(access, address, case, width)
             if not self._equal(other, here, (*access.path, turn == (case.at or 0))):
                 raise NotShown("the addresses of a load in the first turns do not follow the pattern of the others")
@@ -380,12 +394,14 @@ class _Coverage:
             element = self._stored_in_turn(stores, both // MAX_PARTS, both % MAX_PARTS, case.shift, width)
             if total is None:
                 total, tables = element, [np.zeros(self._threads, dtype=np.int64) for _ in element.indices]
-            if total.array != element.array or any(a.outer != b.outer for a, b in zip(total.indices, element.indices, strict=True)):
+            if (total.array, total.type) != (element.array, element.type) or any(
+                a.outer != b.outer for a, b in zip(total.indices, element.indices, strict=True)
+            ):
                 raise NotShown("threads load elements of different forms")
             for table, index in zip(tables, element.indices, strict=True):
                 table[mine] = index.table[thread[mine]]
         assert total is not None
-        return Element(total.array, tuple(Form(index.outer, table) for index, table in zip(total.indices, tables, strict=True)))
+        return replace(total, indices=tuple(Form(index.outer, table) for index, table in zip(total.indices, tables, strict=True)))
 
     def _stored_in_turn(self, stores: Stores, site: int, part: int, shift: int, width: int) -> Element:
         """The value that a store wrote that many turns later, in terms of the present turn."""
@@ -394,7 +410,7 @@ class _Coverage:
             element = self._stored_element(stores.sites[site], part, width)
             if stores.turn is not None and shift:
                 moved = tuple(self._at.moved(index, stores.turn, stores.turn + shift) for index in element.indices)
-                element = Element(element.array, moved)
+                element = replace(element, indices=moved)
             self._elements[key] = element
         return self._elements[key]
 
@@ -405,7 +421,10 @@ class _Coverage:
             floats = bool(registers) and all(register.type in FLOATS for register in registers)
             if not floats or site.bytes != width * len(access.data) or part % (width // size):
                 raise NotShown("a load of other bytes than one register's, which was converted")
-            return self._element(access.data[part // (width // size)], access.path, size)
+            element = self._element(access.data[part // (width // size)], access.path, size)
+            if not element.type:
+                raise NotShown("a load of several elements that is used as one")
+            return element
         if access.source is not None:
             return self._copied(access.source, part)
         each = site.bytes // len(access.data) if access.data else 0
@@ -500,7 +519,9 @@ class _Coverage:
                 continue
             if not (self._holds_elements(link.a) and self._holds_elements(link.b)):
                 return None  # an operation of the epilogue
-            pairs.append((self._element(link.a, path, self._unit), self._element(link.b, path, self._unit), path))
+            one, other = (self._element(factor, path, self._unit) for factor in (link.a, link.b))
+            kinds = [kind for kind in ("f32", "f64") if bits_of(kind) == 8 * self._unit]
+            pairs.append((self._multiplied_as(one, kinds), self._multiplied_as(other, kinds), path))
         free = base.free
         start = self._known.polynomials.of(base.count)
         distances: list[int] = []
@@ -543,7 +564,7 @@ class _Coverage:
             b = self._fragment_element(product, product.b[register], part, each)
             row = first + lanes // 4 * 4 + lane
             column = first + (lanes % 4 * 2 + link.place % 2) * 4 + lane
-            products.append((_taken(a, row), _taken(b, column)))
+            products.append((_taken(self._multiplied_as(a, (product.type,)), row), _taken(self._multiplied_as(b, (product.type,)), column)))
         return products
 
     def _fragment_element(self, product: TileProduct, data: Data, part: int, parts: int) -> Element:
@@ -559,6 +580,8 @@ class _Coverage:
                 return access.address.base in self._product.operands
             case Chosen(_, yes, no):
                 return self._holds_elements(yes) or self._holds_elements(no)
+            case Widened(part):
+                return self._holds_elements(part)
             case Carried(turn, name):
                 loop = self._at.loop(turn)
                 return not any(isinstance(each.get(name), Fused | Multiplied | Applied) for each in (loop.before, loop.after))
@@ -675,6 +698,8 @@ class _Coverage:
                     operands: Sequence[Data] = (a, b, c)
                 case Applied(_, operands):
                     pass
+                case Widened(part):
+                    operands = [part]
                 case _:
                     raise NotShown(f"a result is made from {_named(leaf)}")
             for part in operands:
@@ -695,6 +720,8 @@ class _Coverage:
                 return base in self._known.contract.arrays and base not in self._product.operands
             case Chosen(_, yes, no):
                 return self._plain(yes) and self._plain(no)
+            case Widened(part):
+                return self._plain(part)
             case Packed(parts) | Applied(_, parts):
                 return all(self._plain(part) for part in parts)
             case Fused(a, b, c):
@@ -729,7 +756,7 @@ def _addend(link: Fused | Multiplied) -> Data:
 
 def _taken(element: Element, threads: Numbers) -> Element:
     """The element that other threads hold, by thread."""
-    return Element(element.array, tuple(index.taken(threads) for index in element.indices))
+    return replace(element, indices=tuple(index.taken(threads) for index in element.indices))
 
 
 def _named(data: Data) -> str:
@@ -741,6 +768,7 @@ def _named(data: Data) -> str:
         "Carried": "a register of a loop",
         "Fused": "a product",
         "Applied": "the result of an operation",
+        "Widened": "a number of a longer type",
         "Packed": "a register of several elements",
         "Chosen": "one of several contents",
         "Fragment": "a fragment of several elements",

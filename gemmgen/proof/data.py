@@ -132,6 +132,14 @@ class Applied:
 
 
 @dataclass(frozen=True, eq=False)
+class Widened:
+    """A number of a shorter type of floats, ``type``, as the same number of a longer one."""
+
+    data: Data
+    type: str
+
+
+@dataclass(frozen=True, eq=False)
 class Fragment:
     """A register that ``ldmatrix`` loads: of its matrix, whose rows have 16 bytes, lane l has a part of row l / 4, or, transposed, of
     column l / 4."""
@@ -158,6 +166,8 @@ class TileProduct:
     b: Sequence[Data]
     c: Sequence[Data]
     k: int
+    type: str
+    """Of the elements of A and B."""
     element_bytes: int
     path: tuple[Condition, ...]
     """Conditions under which the warp carries it out."""
@@ -171,7 +181,7 @@ class Multiplied:
     place: int
 
 
-Data: TypeAlias = Number | Unknown | Loaded | Chosen | Fused | Packed | Carried | Applied | Fragment | Part | Multiplied
+Data: TypeAlias = Number | Unknown | Loaded | Chosen | Fused | Packed | Carried | Applied | Widened | Fragment | Part | Multiplied
 UNKNOWN = Unknown()
 ZERO = Number(True)
 NUMBER = Number()
@@ -192,6 +202,11 @@ class Recurrence:
     """The path of a turn that another one follows."""
     before: Mapping[str, Data]
     after: Mapping[str, Data]
+
+
+def narrow(data: Data) -> Data:
+    """The number that was converted to a longer type, if that is what a register holds."""
+    return data.data if isinstance(data, Widened) else data
 
 
 def _is_short(data: Data) -> bool:
@@ -266,8 +281,9 @@ def results(
         return [UNKNOWN] if as_float and _is_short(inputs[0]) else inputs
     if opcode == "selp":
         return [Applied(opcode, inputs[:2]) if choice is None else join(choice, inputs[0], inputs[1])]
-    if opcode == "cvt" and instruction.types in EXACT and "sat" not in instruction.modifiers:
-        return inputs
+    if opcode == "cvt" and instruction.types in EXACT and {*instruction.modifiers} <= {*instruction.types, "ftz"}:
+        to, source = instruction.types
+        return inputs if to == source else [Widened(inputs[0], source)]
     is_float = instruction.type in FLOATS
     if opcode == "fma" and instruction.type in ("f32", "f64") and not any(word in instruction.modifiers for word in ("sat", "relu")):
         return [Fused(*inputs)]
@@ -291,7 +307,7 @@ def _tile_product(instruction: Instruction, data: Mapping[str, Data], path: tupl
     registers = k * size // 16  # of B: 4 lanes have 4 bytes each
     if types[2] != types[1] or k * size % 16 or (len(a), len(b), len(c)) != (2 * registers, registers, 4):
         return None
-    return TileProduct(a, b, c, k, size, path)
+    return TileProduct(a, b, c, k, types[1], size, path)
 
 
 def _registers(operand: Operand, data: Mapping[str, Data]) -> Sequence[Data]:

@@ -13,7 +13,7 @@ from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.in_place import read_by_others
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import memory, once
+from gemmgen.proof.obligations import NO_ARRAY, memory, once
 from gemmgen.proof.rings import Findings
 from gemmgen.proof.solver import OutOfTime, Solver
 
@@ -26,13 +26,14 @@ def note_direct_accesses(
     solver: Solver,
     direct: Sequence[Instruction],
     sent: Collection[str],
+    fetched: Collection[str],
 ) -> Lifter | None:
     """Notes in ``found`` whether the accesses ``direct`` lie within their arrays, store no element twice and read no output.
 
     Returns the threads as they were lifted; None if their accesses are not known.
 
-    ``sent`` names the arrays that TMA stores to; direct stores to these stay unproved. If the kernel cannot be lifted, or time
-    runs out, the reason is noted with ``memory`` and ``once``.
+    ``sent`` names the arrays that TMA stores to, ``fetched`` those that it loads: direct accesses to these stay unproved, but for loads of
+    what TMA only loads. If the kernel cannot be lifted, or time runs out, the reason is noted with all properties of such accesses.
     """
     try:
         lifter = Lifter(module, function, contract, solver)
@@ -47,13 +48,14 @@ def note_direct_accesses(
         found.note("races", "read in place", not why, why)
     except (Unliftable, OutOfTime) as error:
         why = str(error) or "the time is used up"
-        for name in ("memory", "once"):
+        for name in ("memory", "once", "races", "initialised"):
             found.note(name, "direct", False, f"{direct[0].text.strip()}: {why}")
         return None
     accesses = lifter.known.lifted.accesses
     seen = {id(access.instruction) for access in accesses}
     lost = next((each for each in direct if id(each) not in seen), None)
-    found.note("memory", "direct", lost is None, "was not lifted", lost)
+    for name in ("memory", "once", "races", "initialised"):
+        found.note(name, "direct", lost is None, "was not lifted", lost)
     for verdict in verdicts:
         reasons = [*verdict.unproved, *[f"seems not to hold at: {each.statement}" for each in verdict.counterexamples]]
         found.note(verdict.name, ("direct", verdict.obligations), not reasons, reasons[0] if reasons else "")
@@ -64,6 +66,13 @@ def note_direct_accesses(
         array = contract.arrays.get(name)
         if access.writes:
             found.note("once", ("direct", access.instruction.line), name not in sent, f"{name} is stored by TMA as well")
-        elif array is not None and array.role == "output":
+            workspace = array is not None and array.workspace
+            found.note("races", ("fetched", name), workspace or name not in fetched, f"{name} is read by TMA")
+            continue
+        if access.space in ("global", "generic") and access.base is None:
+            found.note("initialised", ("direct", access.instruction.line), False, NO_ARRAY, access.instruction)
+        workspace = array is not None and array.workspace
+        found.note("races", ("sent", name), workspace or name not in sent, f"{name} is stored by TMA")
+        if array is not None and array.role == "output":
             found.note("initialised", ("direct", access.instruction.line), False, f"reads {name}, which nothing wrote before the kernel")
     return lifter if lost is None else None

@@ -46,7 +46,7 @@ def left_out(ring: Ring, name: str, counter: Expression | None, sequence: Launch
 
 def _leaves_a_box(ring: Ring, sends: Collection[Sent], thread: int, counter: Expression | None) -> str:
     """The reason why a thread may be done with a tile before it has stored all of its boxes."""
-    wanted = {(sent.line, tuple(_of_tile(place, counter) for place in sent.coordinates)) for sent in sends if sent.thread == thread}
+    wanted = {(sent.place, tuple(_of_tile(place, counter) for place in sent.coordinates)) for sent in sends if sent.thread == thread}
     for role, turns in ring.turns.items():
         if role[thread] and not all(wanted <= turn.of(thread) for turn in turns):
             return "a thread may be done with a tile before it has stored all boxes"

@@ -15,10 +15,10 @@ import z3
 
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register
 from gemmgen.proof.data import Access
+from gemmgen.proof.forms import PURE
 from gemmgen.proof.knowledge import Path
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import OtherThread
-from gemmgen.proof.semantics import PURE
 from gemmgen.proof.slicing import written
 from gemmgen.proof.terms import mentions, node_of
 from gemmgen.proof.values import as_condition

@@ -81,6 +81,8 @@ class Lifted:
     team_blocks: list[int] = field(default_factory=list)
     warp_blocks: list[int] = field(default_factory=list)
     """Basic blocks with statements that wait for the rest of the block, of the thread's team and of its warp."""
+    warp_guards: list[tuple[int, Condition]] = field(default_factory=list)
+    """Guards of such statements of a warp, each with its basic block."""
     assumptions: list[str] = field(default_factory=list)
     unbounded_loops: list[Instruction] = field(default_factory=list)
     traps: list[tuple[Instruction, Path]] = field(default_factory=list)
@@ -88,7 +90,7 @@ class Lifted:
 
     def _lists(self) -> tuple[list[Any], ...]:
         places = self.barrier_blocks, self.team_blocks, self.warp_blocks
-        return self.accesses, self.waits, *places, self.unbounded_loops, self.branches, self.traps
+        return self.accesses, self.waits, *places, self.warp_guards, self.unbounded_loops, self.branches, self.traps
 
     def marks(self) -> tuple[int, ...]:
         """The present lengths, for ``forget_since``."""

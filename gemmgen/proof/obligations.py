@@ -925,6 +925,13 @@ def progress(lifter: Lifter, common: Collection[int] = (), ended: Collection[int
             else:
                 verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a {whose} may differ in whether they reach its barrier")
                 members[level] = None  # its barriers then order nothing
+        for block, guard in lifted.warp_guards if whose == "warp" else ():
+            verdict.obligations += 1
+            if lifter.agreed(block, guard, partial(together.agree, warp)):
+                verdict.proved += 1
+            else:
+                verdict.unproved.append(f"{_of_block(lifter, block)}: lanes of a warp may differ in whether they take part in a statement")
+                members[level] = None
     lifter.members = tuple(members)
     for header, blocks in lifter.flow.loops.items():
         if not blocks & barriers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -78,6 +77,7 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
             ring.found.note("once", ("map", map_.name), holds, f"{map_.name} is not {map_.array} as its launch describes it")
             array = next(each for each in sequence.arrays if each.name == map_.array)
             ring.found.note("memory", ("written", map_.name), array.writes, f"{map_.array} is an input")
+    _note_arrays_that_are_read(ring, sequence)
     unwritten = next(read_unwritten(function, runner.flow), None)
     why = "" if unwritten is None else f"{unwritten[1].name} may be read before it is written"
     masked, shuffled = next(incomplete_masks(function, launch.threads), None), next(missing_lanes(function, launch.threads), None)
@@ -102,6 +102,7 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
             why = stored_once(ring.sends, runner.steps, sequence, known, lambda content: _value(content, known), in_range)
         ring.found.note("once", "boxes", not why, why)
     sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
+    fetched = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.fetched_maps}
     accesses: Sequence[Access] | None = ()
     lifter: Lifter | None = None
     why_incomplete = "once and progress must be proved first"
@@ -112,19 +113,18 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         lifted, of_tile = ended_early(function, direct), _of_tiles(sequence, launch, runner, known, in_range)
         turn = None if of_tile is None else one_tile(lifted, direct)
         if of_tile is None or turn is None:
-            for name in ("memory", "once"):
+            for name in ("memory", "once", "races", "initialised"):
                 ring.found.note(name, "direct", False, why_incomplete, direct[0])
         else:
-            note_direct_accesses(ring.found, module, turn, of_tile, solver, direct, sent)
+            note_direct_accesses(ring.found, module, turn, of_tile, solver, direct, sent, fetched)
     elif direct:
-        lifter = note_direct_accesses(ring.found, module, function, contract, solver, direct, sent)
+        lifter = note_direct_accesses(ring.found, module, function, contract, solver, direct, sent, fetched)
         accesses = None if lifter is None else lifter.known.lifted.accesses
     found = {name: _verdict(name, ring.found) for name in PROPERTIES}
     ready = found["once"].holds and found["progress"].holds
     missing = Verdict("complete", unproved=[why_incomplete])
     found["complete"] = _complete(ring, runner, lifter, sequence, known, in_range) if ready and accesses is not None else missing
     if any(array.workspace for array in contract.arrays.values()):
-        fetched = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.fetched_maps}
         ready = all(found[name].holds for name in ("memory", "races", "progress"))
         missing = Verdict("handover", unproved=["memory, races and progress must be proved first"])
         found["handover"] = _handover(contract, accesses, sent, fetched) if ready and accesses is not None else missing
@@ -138,6 +138,17 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         missing = Verdict("coverage", unproved=["memory, races and progress must be proved first"])
         found["coverage"] = _coverage(ring, product, known) if ready else missing
     return found
+
+
+def _note_arrays_that_are_read(ring: Ring, sequence: LaunchSequence) -> None:
+    """No box is loaded from an array that nothing wrote before the kernel, or that the kernel stores boxes to."""
+    arrays = {array.name: array for array in sequence.arrays}
+    fetched = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.fetched_maps}
+    sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
+    for name in fetched:
+        ring.found.note("initialised", ("fetched", name), arrays[name].role != "output", f"TMA reads {name}, which nothing wrote before")
+        apart = name not in sent or arrays[name].role == "workspace"
+        ring.found.note("races", ("fetched", name), apart, f"TMA reads and stores {name}")
 
 
 def _of_tiles(
@@ -439,9 +450,8 @@ def _value(content: Content, known: Knowledge, counters: dict[Expression, Value]
             counters[content] = known.symbol("counter", -MOST - 1, MOST)
         return counters[content]
     if content.operation == "param":
-        source, offset = content.arguments
-        match = re.search(r"_param_(\d+)$", source.operation) if isinstance(source, Expression) else None
-        return known.contract.parameter(int(match[1])) if match is not None and offset == 0 else None
+        (number,) = content.arguments
+        return known.contract.parameter(number) if isinstance(number, int) else None
     if content.operation.startswith("%"):
         return _special(known, content.operation)
     opcode, *modifiers = content.operation.split(".")

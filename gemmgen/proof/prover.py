@@ -93,6 +93,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.control import Unliftable
     from gemmgen.proof.coverage import coverage, product_of
     from gemmgen.proof.flags import ended_waits
+    from gemmgen.proof.forms import is_understood
     from gemmgen.proof.handover import handover
     from gemmgen.proof.in_place import read_by_others
     from gemmgen.proof.initialised import initialised
@@ -115,8 +116,11 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     try:
         module = parse(ptx)
         function = with_floats(next(each for each in module.functions.values() if each.is_entry and each.name == launch.entry))
-        if why := _misread(function):
-            raise Unliftable(None, why)
+        if function.problem is not None:
+            raise Unliftable(None, str(function.problem).partition("\n")[0])
+        other = next((each for each in function.body if not is_understood(each)), None)
+        if other is not None:
+            raise Unliftable(other, "this form of a statement is not modelled")
         product = product_of(sequence)
         names = (*names, "complete")
         if launch.cluster != (1, 1, 1) and _shares(sequence):
@@ -192,22 +196,13 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     return KernelProof(launch.entry, tuple(found), time.process_time() - began, solver.queries)
 
 
-def _misread(function: Function) -> str:
-    """Why a function is not read as it stands: the parser stopped, or numbers in names of parameters are not places; else empty."""
-    if function.problem is not None:
-        return str(function.problem).partition("\n")[0]
-    for index, parameter in enumerate(function.parameters):
-        number = parameter.name.rpartition("_param_")[2]
-        if number != parameter.name and number.isdecimal() and int(number) != index:
-            return f"the parameter {parameter.name} is number {index}: numbers of parameters are read as their places"
-    return ""
-
-
 def _no_launch(module: Module, function: Function, launch: KernelLaunch) -> str:
     """Why no device makes a launch: its block or its shared memory; empty if some may. Sizes that depend on the problem are assumed."""
     most, exact = function.directives.get("maxntid"), function.directives.get("reqntid")
     if (most and launch.threads > prod(most)) or (exact and (*exact, 1, 1)[:3] != launch.block):
         return "a launch with a block that the kernel does not allow"
+    if len(function.parameters) != len(launch.arguments):
+        return f"a launch with {len(launch.arguments)} arguments of a kernel with {len(function.parameters)} parameters"
     if launch.block[2] > MAX_DEPTH:
         return f"a block of {launch.block[2]} threads along z; a GPU has at most {MAX_DEPTH}"
     static = sum(each.size for each in (*module.variables.values(), *function.variables) if each.space == "shared")

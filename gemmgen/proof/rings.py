@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gemmgen.emulator.engines.registers import granted
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instruction, Integer, Module, Operand, Vector, registers_of
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.hardware.tensor_map import SHARED_ALIGNMENT
@@ -99,13 +100,17 @@ class State:
     left: frozenset[int] = frozenset()
     """Reads by TMA that their thread has waited for, before the other threads know."""
     sent: frozenset[tuple[int, tuple[Content, ...]]] = frozenset()
-    """Boxes that were stored, by statement and coordinates, without those of earlier values of a counter."""
+    """Boxes that were stored, by the places of their statements and coordinates, without those of earlier values of a counter."""
     tracked: Tracked = NOTHING
     """Sums of products, where they are followed."""
     interval: int = 0
     """Barriers of the cluster passed."""
     arrived: bool = False
     """True between the arrival at such a barrier and the wait."""
+    registers: int = 0
+    """Registers that each thread asked for by ``setmaxnreg``; 0 before."""
+    teams_met: bool = False
+    """True once the threads have met in a team, after the block met."""
     delivered: frozenset[int] = frozenset()
     """Stores to other blocks of the cluster since the last such barrier."""
 
@@ -140,7 +145,8 @@ class Sent:
     """A box that one thread has TMA store."""
 
     map_: str
-    line: int
+    place: int
+    """The place of the statement in the function."""
     thread: int
     coordinates: tuple[Content, ...]
     bounded: frozenset[Expression]
@@ -192,11 +198,17 @@ class Ring:
         self.ends: dict[tuple[bool, ...], set[frozenset[Expression]]] = {}
         """By role: decisions that no tile is left whenever it ended."""
         self.direct: dict[int, Instruction] = {}
-        """Loads and stores of global memory by threads, by line."""
+        """Loads and stores of global memory by threads, by identity."""
         self.fillers: set[tuple[bool, ...]] = set()
         self.readers: set[tuple[bool, ...]] = set()
         self.arrivals: dict[tuple[bool, ...], tuple[bool, ...]] = {}
         self.teams: dict[tuple[bool, ...], tuple[int, ...]] = {}
+        self._numbers = {id(instruction): place for place, instruction in enumerate(function.body)}
+        self._granted = granted(function.directives, launch.threads)
+        self._asked_in: dict[str, int] = {}
+        """Barriers of the cluster before all of these statements."""
+        self._asked: dict[tuple[bool, ...], set[int]] = {}
+        """By role: the registers that it had asked for whenever it ended."""
         self._footprints: dict[object, int] = {}
         self._users: dict[int, set[tuple[bool, ...]]] = {}
         """By footprint: the roles that make the access."""
@@ -267,12 +279,15 @@ class Ring:
                 return self._fence(state_, role, instruction, threads)
             case "griddepcontrol":
                 return replace(state_, dependencies=True) if instruction.has("wait") and threads == role.threads else state_
+            case "setmaxnreg":
+                return self._registers(state_, instruction, threads)
         return self._access(state_, role, instruction, threads, values)
 
     def finished(self, state: object, role: Role, facts: Mapping[Expression, bool]) -> None:
         """Nothing is held and nothing in flight at the end."""
         assert isinstance(state, State)
         self._ended(state, role, facts)
+        self._asked.setdefault(role.threads, set()).add(state.registers)
         note = self.found.note
         note("progress", ("end", role.threads), not state.held, "a slot is still held when its readers end")
         note("progress", ("end of filling", role.threads), state.promised < 0, "the last use of the ring is not filled")
@@ -280,6 +295,35 @@ class Ring:
         note("races", ("products at the end", role.threads), not in_flight, "products are in flight when a thread ends")
         reading = state.leaving or any(state.leaving_groups)
         note("races", ("copies at the end", role.threads), not reading, "TMA may read shared memory when the block has ended")
+
+    def _registers(self, state: State, instruction: Instruction, threads: tuple[bool, ...]) -> State:
+        """Whole groups of warps ask once for a number of registers, before any of them waits for others again."""
+        groups = {threads[first : first + WARPGROUP_THREADS] for first in range(0, len(threads), WARPGROUP_THREADS)}
+        whole = all(len(group) == WARPGROUP_THREADS and len(set(group)) == 1 for group in groups)
+        count = instruction.operands[0]
+        if not whole or not isinstance(count, Integer) or not 24 <= count.value <= 256 or count.value % 8:
+            raise Unliftable(instruction, "a number of registers that is not known, or for a part of a group of warps")
+        first = state.started and not (state.registers or state.fills or state.reads or state.teams_met or state.interval > 1)
+        first = first and self._asked_in.setdefault("interval", state.interval) == state.interval
+        lower = count.value <= self._granted
+        if not first or lower != instruction.has("dec"):
+            raise Unliftable(
+                instruction, "only one change of a group's registers, after the block has met and before other waits, is modelled"
+            )
+        return replace(state, registers=count.value)
+
+    def enough_registers(self) -> None:
+        """All threads together ask for no more registers than the block was given, on every way."""
+        asked: list[set[int]] = [set() for _ in range(self.launch.threads)]
+        for role, counts in self._asked.items():
+            for thread, here in enumerate(role):
+                if here:
+                    asked[thread] |= counts
+        if not any(any(counts) for counts in asked):
+            return
+        held = [max(counts, default=0) or self._granted for counts in asked]
+        fine = all(len(counts) == 1 for counts in asked) and sum(held) <= self._granted * len(asked)
+        self.found.note("progress", "registers", fine, "groups of warps may ask for more registers than the block has")
 
     def idle(self, state: object) -> bool:
         """True for threads that neither fill nor read the ring."""
@@ -519,14 +563,14 @@ class Ring:
         if len(coordinates) < len(found.extents):
             self.found.note("once", ("place", instruction.line), False, "the coordinates of a box are not known", instruction)
             return state.sent
-        key = instruction.line, coordinates
+        key = self._numbers[id(instruction)], coordinates
         self.found.note("once", ("twice", instruction.line), key not in state.sent, "may store a box twice", instruction)
         true = frozenset(fact for fact, holds in values.facts.items() if holds and fact.operation == "lt.s32")
         for thread, here in enumerate(threads):
             if here:
                 mine = tuple(place for each in coordinates if (place := of_thread(each, thread)) is not None)
                 bounded = frozenset(fact for fact in true if any(isinstance(each, Expression) and _within(fact, each) for each in mine))
-                self.sends.add(Sent(found.name, instruction.line, thread, mine, bounded))
+                self.sends.add(Sent(found.name, key[0], thread, mine, bounded))
         return state.sent | {key}
 
     def _turn(self, state: State, role: Role, counter: Expression) -> None:
@@ -711,6 +755,7 @@ class Ring:
             raise Unliftable(instruction, "threads meet in different teams")
         return replace(
             state,
+            teams_met=True,
             plain=frozenset(),
             fenced_stores=frozenset(),
             visible=state.visible | state.fenced_stores,
@@ -736,7 +781,7 @@ class Ring:
         opcode = instruction.opcode
         if not instruction.has("shared") and not any(word.startswith("shared::cta") for word in instruction.modifiers):
             if opcode in ("st", "ld") and instruction.has("global"):
-                self.direct[instruction.line] = instruction
+                self.direct[id(instruction)] = instruction
                 if self.launch.programmatic and not state.dependencies:
                     self.found.note("races", ("dependencies", instruction.line), False, "the launch before may still run", instruction)
                 return state
@@ -751,7 +796,7 @@ class Ring:
         if not state.started:
             raise Unliftable(instruction, "shared memory is used before the block has met")
         stores = opcode in ("st", "stmatrix")
-        where, data = instruction.operands if stores else instruction.operands[::-1]
+        where, data = instruction.operands[:2] if stores else instruction.operands[1::-1]
         address = values.of(where)
         if not isinstance(address, int | tuple):
             raise Unliftable(instruction, "an address in shared memory that is not known")
@@ -818,7 +863,7 @@ class Ring:
         box: TensorMapArgument | None = None,
     ) -> int:
         """The number of the bytes that an access touches."""
-        key = (instruction.line, address, threads)
+        key = (id(instruction), address, threads)
         if key not in self._footprints:
             owners = np.full(self.shared_bytes, -1, np.int32)
             for thread, here in enumerate(threads):
@@ -861,6 +906,7 @@ class Ring:
             raise Unliftable(None, "a ring that is not filled by one thread")
         self._counted(counts)
         self._disjoint(counts)
+        self.enough_registers()
 
     def _counted(self, counts: Mapping[int, int]) -> None:
         """Phases end with one arrival of each warp, or of the filler."""

@@ -16,7 +16,8 @@ from typing import Protocol
 from gemmgen.emulator.ptx.syntax import Address, Float, Function, Instruction, Integer, Operand, Register, Special, Symbol, registers_of
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.control import LEAVES, ControlFlow, Unliftable, control_flow
-from gemmgen.proof.semantics import PURE
+from gemmgen.proof.forms import PURE, WITHOUT_EFFECT
+from gemmgen.proof.parameters import whole_parameter
 from gemmgen.proof.slicing import FLOATS, negated_register, uniform_floats, written
 from gemmgen.proof.symbols import (
     Content,
@@ -40,12 +41,13 @@ FEW_TURNS = 3
 MAX_STATES = 20_000
 MAX_STEPS = 3_000_000
 EVENTS = frozenset(
-    ("bar", "barrier", "mbarrier", "cp", "wgmma", "tcgen05", "fence", "st", "ld", "ldmatrix", "stmatrix", "red", "atom", "griddepcontrol")
+    (
+        *("bar", "barrier", "mbarrier", "cp", "wgmma", "tcgen05", "fence", "st", "ld", "ldmatrix", "stmatrix", "red", "atom"),
+        *("griddepcontrol", "setmaxnreg"),
+    )
 )
 """Opcodes that a monitor sees."""
-WITHOUT_EFFECT = frozenset(("prefetch", "nanosleep", "pragma", "setmaxnreg", "membar", "applypriority", "createpolicy"))
 COLLECTIVE = frozenset(("wgmma", "stmatrix", "ldmatrix", "bar", "barrier", "mma"))
-ALLOWED = EVENTS | WITHOUT_EFFECT | COLLECTIVE | PURE | {"bra", "mapa", *LEAVES}
 
 MEETING = Expression("meeting")
 """Stands for the barrier that a role waits at until all threads of the block have come."""
@@ -160,9 +162,6 @@ class Runner:
 
     def __init__(self, function: Function, threads: tuple[int, int, int], monitor: Monitor, check_time: Callable[[], None]) -> None:
         self._check_time = check_time
-        for instruction in function.body:
-            if instruction.opcode not in ALLOWED:
-                raise Unliftable(instruction, f"{instruction.opcode} is not modelled for kernels with barriers in shared memory")
         self.function, self.shape, self.monitor = function, threads, monitor
         self.flow: ControlFlow = control_flow(function)
         self.count = threads[0] * threads[1] * threads[2]
@@ -286,7 +285,8 @@ class Runner:
                 return roles, facts, None, False, None
             grows = base.operation == "counter"
             name = base if grows else Expression("counter", (base, step, limit))
-            if grows and base.low and not facts[comparison]:  # it may overflow from here on
+            forward = isinstance(step, int) and 0 < step < 1 << 16
+            if grows and base.low and not (facts[comparison] and forward):  # it may overflow from here on, or fall
                 name, grows = Expression("counter", (0, limit)), False
             return self._renamed(roles, counter, name, grows), self._about(facts, counter, name), name, grows, step
         if isinstance(counter, int) and counter > FEW_TURNS:
@@ -423,6 +423,8 @@ class Runner:
                     break
                 if guard == 1 and self._meets_again(role, instruction) and not inner:
                     return [Role(role.threads, block, place, _stored(environment), state, (), MEETING)]
+                if "sync" in instruction.modifiers and (guard is None or not whole_warps(role.threads)):
+                    raise Unliftable(instruction, "only a part of a warp may come here")
                 if isinstance(guard, Expression):
                     if instruction.opcode in EVENTS:
                         if inner:
@@ -439,6 +441,8 @@ class Runner:
                     guard = _shared_by(guard, role.threads)
                 if isinstance(guard, tuple):
                     threads = tuple(mine and bool(holds) for mine, holds in zip(threads, guard, strict=True))
+                    if "sync" in instruction.modifiers and not whole_warps(threads):
+                        raise Unliftable(instruction, "only a part of a warp comes here")
                 elif guard == 0:
                     threads = (False,) * self.count
                 if instruction.opcode not in EVENTS and self._only_data(instruction):
@@ -586,9 +590,14 @@ class Runner:
         target, source = instruction.operands
         for register in written(instruction):
             environment.pop(register.name, None)
-        whole = isinstance(target, Register) and target.type not in FLOATS
-        if isinstance(target, Register) and whole and isinstance(source, Address) and isinstance(source.base, Symbol):
-            environment[target.name] = Expression("param", (Expression(source.base.name), source.base.offset + source.offset))
+        if not isinstance(target, Register) or target.type in FLOATS:
+            return
+        number = whole_parameter(self.function, instruction)
+        if number is not None:
+            environment[target.name] = Expression("param", (number,))
+        elif isinstance(source, Address) and isinstance(source.base, Symbol):
+            part = Expression(source.base.name), source.base.offset + source.offset
+            environment[target.name] = Expression(f"part.{instruction.type}.{target.type}", part)
 
     def _shuffled(self, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> Content | None:
         """``shfl.idx`` of whole warps from one lane, of a number that is known."""
@@ -741,6 +750,8 @@ class Runner:
                     for register in written(statement):
                         environment.pop(register.name, None)
                     continue
+                if "sync" in statement.modifiers:
+                    raise Unliftable(statement, "data decides which threads do this")
                 if alone and statement.opcode in PURE:
                     values = Values(self, alone, {})
                     contents = tuple(self._operand(operand, values) for operand in statement.operands[1:])

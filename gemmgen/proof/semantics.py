@@ -6,7 +6,6 @@ modelled gives a register of which nothing is known.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ import numpy as np
 import z3
 
 from gemmgen.emulator.ptx.syntax import (
-    TYPE_BYTES,
     Address,
     Float,
     Instruction,
@@ -29,8 +27,10 @@ from gemmgen.emulator.ptx.syntax import (
     registers_of,
 )
 from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.proof.contract import AXES
 from gemmgen.proof.data import DATA, UNKNOWN, Access, AccessKind, Chosen, Data, Packed, content, results
 from gemmgen.proof.enumeration import NotEnumerable, evaluate
+from gemmgen.proof.forms import PURE, WITHOUT_EFFECT
 from gemmgen.proof.knowledge import (
     BARRIERS,
     GROUPS,
@@ -43,6 +43,7 @@ from gemmgen.proof.knowledge import (
     Wait,
     bits_of,
 )
+from gemmgen.proof.parameters import whole_parameter
 from gemmgen.proof.slicing import FLOATS, SPACES, is_plain, negated_register, written
 from gemmgen.proof.terms import mentions, node_of
 from gemmgen.proof.values import (
@@ -66,18 +67,6 @@ from gemmgen.proof.values import (
     summands,
 )
 
-# fmt: off
-PURE = frozenset((
-    "abs", "activemask", "add", "addc", "and", "bfe", "bfi", "bfind", "bmsk", "brev", "clz", "cnot", "copysign", "cos", "cvt", "cvta",
-    "div", "dp2a", "dp4a", "elect", "ex2", "fma", "fns", "isspacep", "lg2", "lop3", "mad", "mad24", "madc", "match", "max", "min",
-    "mma", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt", "rcp", "redux", "rem", "rsqrt", "sad", "selp", "set", "setp",
-    "shf", "shfl", "shl", "shr", "sin", "slct", "sqrt", "sub", "subc", "szext", "tanh", "testp", "vote", "xor"
-))
-# fmt: on
-"""Opcodes that compute registers from registers."""
-WITHOUT_EFFECT = frozenset({"fence", "membar", "prefetch", "nanosleep", "griddepcontrol", "pragma"})
-"""Opcodes that change neither memory nor registers. Fences order accesses of different threads; the properties proved here take none for
-granted."""
 ORDERS: dict[str, Callable[[z3.ArithRef, z3.ArithRef], z3.BoolRef]] = {
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
@@ -112,16 +101,10 @@ OF_RINGS = frozenset(
 KINDS: dict[str, AccessKind] = {"ld": "load", "st": "store"}
 GENERIC = "generic "
 """Prefix of the array of an address that was made generic: it is no address in the array's space until it is converted back."""
-# fmt: off
-FORMS_OF_ACCESSES = frozenset((
-    *SPACES, "v2", "v4", "v8", "volatile", "relaxed", "acquire", "release", "acq_rel", "weak", "cta", "cluster", "gpu", "sys", "nc",
-    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "add", "and", "or", "xor", "exch", "cas", "min", "max", "inc", "dec", "noftz"
-))
-# fmt: on
-"""Modifiers of loads, stores and atomics that change neither their bytes nor their addresses."""
 MATRIX_ROW_BYTES = 16
 """Bytes that a lane's address of ``ldmatrix`` and ``stmatrix`` names."""
 LANES_PER_MATRIX = 8
+BY_AXIS = frozenset(("tid", "ntid", "ctaid", "nctaid"))
 SHARED_ADDRESS_BITS, GLOBAL_ADDRESS_BITS = 32, 64
 NAMED_BARRIERS = 16
 """Barriers of a block; number 0 is that of ``__syncthreads``."""
@@ -180,6 +163,8 @@ def _carry_out(known: Knowledge, instruction: Instruction, block: int, path: Pat
     waits_for_warp = instruction.has("warp") if opcode in ("bar", "barrier") else instruction.has("sync")
     if waits_for_warp and not known.guessing:
         known.lifted.warp_blocks.append(block)
+        if instruction.guard is not None:
+            known.lifted.warp_guards.append((block, path[-1]))
     if opcode in ("ld", "st", "atom", "red"):
         _memory(known, instruction, block, path, state)
     elif opcode in ("ldmatrix", "stmatrix"):
@@ -188,7 +173,7 @@ def _carry_out(known: Knowledge, instruction: Instruction, block: int, path: Pat
         _copy(known, instruction, block, path, state)
     elif opcode in ("bar", "barrier"):
         _barrier(known, instruction, block, path, state)
-    elif opcode in WITHOUT_EFFECT:
+    elif opcode in WITHOUT_EFFECT or opcode in ("fence", "griddepcontrol"):  # of fences, no order is taken for granted
         if any(modifier.startswith("proxy") for modifier in instruction.modifiers):
             raise known.unliftable("fences between proxies are not modelled")
     elif opcode in PURE:
@@ -298,6 +283,8 @@ def operand_value(known: Knowledge, operand: Operand, state: State) -> Value | N
 def _special(known: Knowledge, name: str) -> Value:
     register, _, axis = name.lstrip("%").partition(".")
     contract = known.contract
+    if axis not in ("", *AXES) or (not axis and register in BY_AXIS):
+        return known.anything(64)
     place = "xyz".find(axis) if axis else -1
     if register == "tid":
         return known.thread[axis]
@@ -713,12 +700,9 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
     if opcode == "ld" and space == "param":
         _parameter(known, instruction, state)
         return
-    if not instruction.type or any(not _keeps_access(modifier) for modifier in instruction.modifiers):
-        raise known.unliftable("this form of an access is not modelled")
-    if any("::" in modifier and not modifier.startswith(("L1", "L2", "level")) for modifier in instruction.modifiers):
-        if any(modifier.startswith("shared::cluster") for modifier in instruction.modifiers):
-            raise known.unliftable("shared memory of other blocks is not modelled")
-        space = "shared" if any(modifier.startswith("shared::cta") for modifier in instruction.modifiers) else space
+    if instruction.has("shared::cluster"):
+        raise known.unliftable("shared memory of other blocks is not modelled")
+    space = "shared" if instruction.has("shared::cta") else space
     is_first = opcode in ("st", "red")
     where, data = (operands[0], operands[1]) if is_first else (operands[1], operands[0])
     count = len(data.elements) if isinstance(data, Vector) else 1
@@ -740,11 +724,6 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
             known.results.append((access, result))
 
 
-def _keeps_access(modifier: str) -> bool:
-    """True for modifiers that change neither the bytes of an access nor its address."""
-    return modifier in TYPE_BYTES or modifier in FORMS_OF_ACCESSES or modifier.startswith(("L1::", "L2::", "level::", "shared::"))
-
-
 def is_float(operand: Operand) -> bool:
     """True for floats and registers of floats, and for several numbers."""
     return not isinstance(operand, Integer) and not (isinstance(operand, Register) and operand.type not in FLOATS)
@@ -764,14 +743,9 @@ def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None
     if not isinstance(source.base, Symbol) or instruction.guard is not None:
         _forget(known, instruction, state)
         return
-    match = re.search(r"_param_(\d+)$", source.base.name)
-    promised = None if match is None or source.offset or source.base.offset else known.contract.parameter(int(match[1]))
-    whole = (
-        match is not None
-        and int(match[1]) < len(known.function.parameters)
-        and (bits_of(instruction.type) == 8 * known.function.parameters[int(match[1])].size)
-    )
-    if promised is not None and whole and isinstance(target, Register):
+    number = whole_parameter(known.function, instruction)
+    promised = None if number is None else known.contract.parameter(number)
+    if promised is not None and isinstance(target, Register):
         state[target.name] = promised
         return
     # A number or a part of a structure: the same for all threads, whenever it is read.
@@ -779,7 +753,7 @@ def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None
     for place, register in enumerate(registers):
         if isinstance(register, Register) and register.name in known.relevant and register.type != "pred":
             bits = bits_of(register.type)
-            term = z3.Int(f"parameter {source.base} + {source.offset}, {place}, {bits} bits")
+            term = z3.Int(f"parameter {source.base} + {source.offset}, {place}, {instruction.type} in {bits} bits")
             half = 1 << (bits - 1)
             known.facts += [term >= -half, term < half]
             state[register.name] = Value(term, -half, half - 1)

@@ -194,6 +194,10 @@ def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
 
 UNKNOWN_LANE = (
     "activemask",
+    "addc",
+    "createpolicy",
+    "madc",
+    "subc",
     "clock",
     "elect",
     "match",
@@ -335,7 +339,7 @@ def _comparison(instruction: Instruction, values: tuple[Content, ...]) -> Conten
         return None
     a, b = values
     if kind in FLOATS:  # a float that is no number is on neither side
-        return Expression(f"{order}.{kind}", values)
+        return Expression(".".join((*instruction.modifiers[:-1], kind)), values)
     if order in ("eq", "ne") and isinstance(b, int) and isinstance(a, Expression) and _above(a) > b >= 0:
         return int(order == "ne")
     negative = order in NEGATED

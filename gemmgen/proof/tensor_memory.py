@@ -271,6 +271,8 @@ class TensorRings(Ring):
 
     def event(self, state: object, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> object:
         """The state after an event."""
+        if instruction.opcode == "setmaxnreg":
+            raise Unliftable(instruction, "numbers of registers are not modelled for tensor memory")
         if instruction.opcode != "tcgen05":
             return super().event(state, role, instruction, threads, values)
         state = self.plain(state, instruction, False)
@@ -284,6 +286,8 @@ class TensorRings(Ring):
             case "fence::after_thread_sync":
                 return replace(state, ordered=True) if threads == role.threads else state
             case "wait::ld":
+                if threads != role.everyone.threads:
+                    raise Unliftable(instruction, "a wait of some threads")
                 return replace(state, open=_Group())
             case "alloc":
                 return self._allocate(state, instruction, threads, values)

@@ -238,23 +238,61 @@ def test_limits_of_sizes_that_the_problem_gives_are_named(tmp_path: Path) -> Non
     assert domain(by_rows)[-1] == ASSUMED_LIMITS
 
 
-PARAMETERS = ".param .u64 k_param_{}, .param .u64 k_param_{}, .param .u32 k_param_2"
-BODY = """.reg .b32 %r<6>; .reg .b64 %rd<9>; .reg .f32 %f<3>;
-ld.param.u64 %rd1, [k_param_0]; ld.param.u64 %rd2, [k_param_1]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, 4;
-add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3; ld.global.f32 %f1, [%rd4]; st.global.f32 [%rd5], %f1; {} ret;"""
+HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 {}, .param .u64 {}, .param .u32 {})\n{{ {} }}\n"
+BODY = """.reg .pred %p<3>; .reg .b16 %h<3>; .reg .b32 %r<6>; .reg .b64 %rd<9>; .reg .f32 %f<3>;
+ld.param.u64 %rd1, [{}]; ld.param.u64 %rd2, [{}]; ld.param.u32 %r2, [{}]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, 4;
+add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3; setp.ge.s32 %p1, %r1, %r2; @%p1 bra END;
+ld.global.f32 %f1, [%rd4]; st.global.f32 [%rd5], %f1; {} END: ret;"""
+ALL = {"memory", "races", "once", "progress", "initialised", "complete"}
 
 
-@pytest.mark.parametrize(
-    ("places", "more", "reason"), [((1, 0), "", "is number 0"), ((0, 1), "vadd.u32.u32.u32 %r1, %r5.b0, 0;", "is not declared")]
-)
-def test_ptx_that_is_not_read_in_full_is_not_proved(places: tuple[int, int], more: str, reason: str, tmp_path: Path) -> None:
-    file = tmp_path / "kernel.ptx"
-    file.write_text(
-        f".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k({PARAMETERS.format(*places)})\n{{ {BODY.format(more)} }}\n"
-    )
-    arrays = ["k_param_0=in f32[64]", "k_param_1=out f32[64]"]
+def proof_of_ptx(parameters: tuple[str, str, str], read: tuple[str, str, str], folder: Path, more: str = "", most: int = 64) -> KernelProof:
+    """Copies the first 64 of n elements from an array to another one, by PTX with these names of parameters."""
+    file = folder / "kernel.ptx"
+    file.write_text(HEAD.format(*parameters, BODY.format(*read, more)))
+    one, other, n = parameters
     kernel = read_foreign(
-        file, entry_name="k", architecture=None, block=(64,), grid="1", arrays=arrays, expects=(), shared="0", seconds=SECONDS
+        file,
+        entry_name="k",
+        architecture=None,
+        block=(64,),
+        grid="1",
+        arrays=[f"{one}=in f32[{n}]", f"{other}=out f32[{n}]"],
+        expects=[f"{n} <= {most}"],
+        shared="0",
+        seconds=SECONDS,
     )
     (proof,) = prove_sequence(kernel.sequence, kernel.code.ptx, SECONDS)
-    assert not proof.proved and any(reason in why for each in proof.properties for why in each.reasons)
+    return proof
+
+
+@pytest.mark.parametrize("names", [("x", "y", "n"), ("k_param_0", "k_param_1", "k_param_2"), ("k_param_2", "k_param_0", "k_param_7")])
+def test_parameters_are_read_by_their_places(names: tuple[str, str, str], tmp_path: Path) -> None:
+    assert set(proof_of_ptx(names, names, tmp_path).proved) >= ALL
+    exchanged = proof_of_ptx(names, (names[1], names[0], names[2]), tmp_path)
+    assert not {"memory", "initialised", "complete"} & set(exchanged.proved)
+
+
+PARTS = {
+    "a statement that is not read": ("vadd.u32.u32.u32 %r1, %r5.b0, 0;", "progress"),
+    "a store of no known form": ("st.global.async.f32 [%rd5], %f1;", "once"),
+    "two parts of a parameter that look alike": (
+        "ld.param.u8 %r3, [n]; ld.param.s8 %r4, [n]; setp.eq.s32 %p2, %r3, %r4; @%p2 bra END; st.global.f32 [%rd5+4096], %f1;",
+        "memory",
+    ),
+    "half of a parameter": (
+        "ld.param.u16 %h1, [n]; cvt.u32.u16 %r3, %h1; setp.ne.s32 %p2, %r3, %r2; @%p2 bra END; st.global.f32 [%rd5+4096], %f1;",
+        "memory",
+    ),
+    "a product of some lanes": (
+        "setp.ne.s32 %p2, %r1, 48; @%p2 shfl.sync.idx.b32 %r3, %r1, 3, 31, -1;",
+        "progress",
+    ),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_of_ptx_are_not_passed_over(part: str, tmp_path: Path) -> None:
+    more, property_ = PARTS[part]
+    names = ("x", "y", "n")
+    assert property_ not in proof_of_ptx(names, names, tmp_path, more, 200).proved
