@@ -264,8 +264,10 @@ def _channels_last(array: object) -> Any:
 
 
 def _reversed(w: Any) -> Any:
-    """The filter with its taps in reverse, contiguous."""
-    return w.flip((2, 3)).contiguous() if is_torch(w) else w[:, :, ::-1, ::-1].copy()
+    """The filter with its taps in reverse: itself if it has one."""
+    if tuple(w.shape[2:]) == (1, 1):
+        return w
+    return w.flip((2, 3)) if is_torch(w) else w[:, :, ::-1, ::-1].copy()
 
 
 def _extents(call: str, name: str, array: Any) -> tuple[int, int, int, int]:
