@@ -1,14 +1,19 @@
 """Grouped products beside torch's, and beside one product of as many operations: uneven groups of rows, graph replay.
 
-    python -m measurements.grouped            on a machine with an H100 or H200, and torch
+    python -m measurements.grouped                on a machine with an H100 or H200, and torch
+    python -m measurements.grouped --seed 606     products that a seed draws, of 8 and of 64 groups
 
-Results are compared before anything is timed. Writes grouped.json and grouped.md.
+Results are compared before anything is timed. Writes grouped.json and grouped.md; for drawn products, grouped_drawn.json and
+grouped_drawn.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
+import statistics
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,9 +39,20 @@ CASES = (
     (128, 8192, 2048, 4096),
 )
 """(groups, m, n, k)."""
+GROUPS = (8, 64)
+DRAWN = 5
+"""Products that a seed draws for each number of groups."""
+WIDTHS = (1536, 2048, 2560, 3072, 4096, 5120, 7168)
 ROUNDS = 15
 BANDWIDTH = 4.8e12
 """Bytes a second of an H200's memory, as its data sheet says."""
+
+
+def drawn(seed: int) -> list[tuple[int, int, int, int]]:
+    """Cases of a seed, with 128 to 1,024 rows for each group of 8, and 64 to 512 for each of 64, on average."""
+    rng = random.Random(seed)
+    cases = [(groups, groups * rng.choice((64, 128, 256, 512)) * (2 if groups == 8 else 1)) for _ in range(DRAWN) for groups in GROUPS]
+    return [(groups, m, rng.choice(WIDTHS), rng.choice(WIDTHS)) for groups, m in cases]
 
 
 def measured(groups: int, m: int, n: int, k: int, kind: str) -> dict[str, Any]:
@@ -139,8 +155,29 @@ def _of_best_peer(times: dict[str, float]) -> float | None:
     return round(min(found) / times["grouped"], 3) if found else None
 
 
-def table(rows: list[dict[str, Any]], header: str) -> str:
-    """The rows as a page."""
+LOSSES = (
+    "Groups end within a tile. Groups of warps that have no rows of it let it pass, and a counter deals tiles out, so that the end",
+    "of a group costs about half a tile where it fills no more than half: 512 rows lose 32 on average, in tiles of 128 rows and two",
+    "groups of warps. Such a tile loads as much of B for half of the products, and the last tiles do not end together, which accounts",
+    "for the rest. Tiles distributed round-robin are 3 to 7% slower in bfloat16; half-filled tiles last are slower still",
+    "(0.78 to 0.87 of one product), since they find no B in the L2. Tiles of 128 x 256, which the model has taken for all rows in",
+    "bfloat16 since this run, reached 0.92, 0.90, 0.91, 0.92, 0.91 and 0.88 of one product in another of the same day, down the table.",
+    "How much is missing depends on the power that one product draws: it ran at 650 to 780 TFLOP/s for the first shape in two runs.",
+    "[grouped_bounds.md](grouped_bounds.md) has an account of these losses by shape.",
+)
+
+
+def means(rows: list[dict[str, Any]]) -> list[str]:
+    """Geometric mean and least of the better peer's time over ours, by type."""
+    lines = ["| type | products | × the better peer, geometric mean | least |", "|---|---:|---:|---:|"]
+    for kind in dict.fromkeys(row["type"] for row in rows):
+        ratios = [row["of_best_peer"] for row in rows if row["type"] == kind]
+        lines.append(f"| {kind} | {len(ratios)} | {statistics.geometric_mean(ratios):.2f} | {min(ratios):.2f} |")
+    return lines
+
+
+def table(rows: list[dict[str, Any]], header: str, drawn: bool = False) -> str:
+    """The rows as a page; ``drawn``: with means, in place of the losses of the cases that are always measured."""
     lines = [
         "# Grouped products",
         "",
@@ -152,14 +189,9 @@ def table(rows: list[dict[str, Any]], header: str) -> str:
         "*Of the floor*: the longer of these two times over that of the groups. *The better peer*: the faster of torch's grouped product",
         "and of cuBLASLt called for each group, with the fastest of its algorithms and without scales.",
         "",
-        "Groups end within a tile. Groups of warps that have no rows of it let it pass, and a counter deals tiles out, so that the end",
-        "of a group costs about half a tile where it fills no more than half: 512 rows lose 32 on average, in tiles of 128 rows and two",
-        "groups of warps. Such a tile loads as much of B for half of the products, and the last tiles do not end together, which accounts",
-        "for the rest. Tiles distributed round-robin are 3 to 7% slower in bfloat16; half-filled tiles last are slower still",
-        "(0.78 to 0.87 of one product), since they find no B in the L2. Tiles of 128 x 256, which the model has taken for all rows in",
-        "bfloat16 since this run, reached 0.92, 0.90, 0.91, 0.92, 0.91 and 0.88 of one product in another of the same day, down the table.",
-        "How much is missing depends on the power that one product draws: it ran at 650 to 780 TFLOP/s for the first shape in two runs.",
-        "[grouped_bounds.md](grouped_bounds.md) has an account of these losses by shape.",
+    ]
+    lines += means(rows) if drawn else LOSSES
+    lines += [
         "",
         "| type | groups | m | n | k | µs | TFLOP/s | of one product | of the floor | × torch's grouped | × the better peer | memory, µs |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
@@ -177,25 +209,32 @@ def table(rows: list[dict[str, Any]], header: str) -> str:
 
 
 def main() -> None:
-    """Measures all cases and writes ``grouped.json`` and ``grouped.md``."""
+    """Measures all cases and writes both files."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, help="draws the cases")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further case after so long")
     parser.add_argument("--out", type=Path, default=Path("measurements"))
-    folder = parser.parse_args().out
-    rows = []
-    for kind in ("bfloat16", "float8_e4m3fn"):
-        for case in CASES:
+    given = parser.parse_args()
+    cases = CASES if given.seed is None else drawn(given.seed)
+    rows, began = [], time.monotonic()
+    for case in cases:
+        for kind in ("bfloat16", "float8_e4m3fn"):
+            if time.monotonic() - began > given.seconds:
+                break
             try:
                 rows.append(measured(*case, kind))
             except (GemmgenError, AssertionError) as error:
                 print(kind, case, error, flush=True)
                 raise SystemExit(1) from None
             print(json.dumps(rows[-1]), flush=True)
+    rows.sort(key=lambda row: row["type"])
     device = torch.cuda.get_device_name()
     today = datetime.now(UTC).date().isoformat()
-    (folder / "grouped.json").write_text(
-        json.dumps({"device": device, "date": today, "torch": torch.__version__, "rows": rows}, indent=1) + "\n"
-    )
-    (folder / "grouped.md").write_text(table(rows, f"{device}, {today}, torch {torch.__version__}; medians of {ROUNDS} graphs in turns."))
+    stem, of_seed = ("grouped", "") if given.seed is None else ("grouped_drawn", f", seed {given.seed}")
+    data = {"device": device, "date": today, "torch": torch.__version__, "seed": given.seed, "rows": rows}
+    (given.out / f"{stem}.json").write_text(json.dumps(data, indent=1) + "\n")
+    header = f"{device}, {today}, torch {torch.__version__}{of_seed}; medians of {ROUNDS} graphs in turns."
+    (given.out / f"{stem}.md").write_text(table(rows, header, given.seed is not None))
 
 
 if __name__ == "__main__":
