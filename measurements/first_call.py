@@ -15,7 +15,6 @@ that ``ops.compile_in_background`` has serve meanwhile.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import subprocess
@@ -43,6 +42,8 @@ PROBLEMS = (
     "reduction:8192,50257,1",
 )
 PHASES = ("import", "choice", "source", "compiler")
+LOAD, WALL = "load", "wall"
+"""The binary's way to a GPU, where there is one; and a phase's time that passes, beside the processor's."""
 SUBSTITUTE = "substitute"
 """Source and compiler for the instance that serves in the place of the best, where that is another."""
 BAR = 0.5
@@ -85,8 +86,9 @@ def calls() -> list[tuple[str, Callable[[], Any]]]:
 
 
 def seconds_of_phases() -> list[dict[str, Any]]:
-    """Seconds of all processors that each problem takes in this process, phase by phase; the first also loads specs and templates."""
-    started = time.process_time()
+    """Seconds of all processors that each problem takes in this process, phase by phase, and under ``wall`` the time that passes; the first
+    also loads specs and templates."""
+    clock = Clock()
     from gemmgen import ops  # noqa: F401  the import is timed
     from gemmgen.codegen.rendering import render
     from gemmgen.dispatch.problems import parse_problem
@@ -95,17 +97,19 @@ def seconds_of_phases() -> list[dict[str, Any]]:
     from gemmgen.toolchain.compilation import COMPILE_OPTIONS
     from gemmgen.toolchain.nvrtc import compile_source
 
-    times = [started, time.process_time()]
+    clock.read("import")
     rows = []
     for problem in PROBLEMS:
         choice = choose(parse_problem(problem), device("H200"))
-        times.append(time.process_time())
-        source = render(choice.chosen.plan)
-        times.append(time.process_time())
-        compile_source(source.text, architecture=choice.chosen.plan.architecture.name, options=COMPILE_OPTIONS, name=source.file_name)
-        times.append(time.process_time())
-        taken = [later - earlier for earlier, later in itertools.pairwise(times)]
-        row = {"problem": problem, **dict(zip(PHASES[-len(taken) :], (round(value, 3) for value in taken), strict=True))}
+        clock.read("choice")
+        plan = choice.chosen.plan
+        source = render(plan)
+        clock.read("source")
+        binary = compile_source(source.text, architecture=plan.architecture.name, options=COMPILE_OPTIONS, name=source.file_name)
+        clock.read("compiler")
+        if _loaded(binary):
+            clock.read(LOAD)
+        row = {"problem": problem, **clock.taken()}
         substitute = _substitute(choice)
         if substitute is not None:
             begun = time.process_time()
@@ -113,8 +117,38 @@ def seconds_of_phases() -> list[dict[str, Any]]:
             compile_source(source.text, architecture=substitute.plan.architecture.name, options=COMPILE_OPTIONS, name=source.file_name)
             row |= {SUBSTITUTE: round(time.process_time() - begun, 3), "slower": round(substitute.seconds / choice.chosen.seconds, 2)}
         rows.append(row)
-        times = [time.process_time()]
+        clock = Clock()
     return rows
+
+
+class Clock:
+    """Seconds of this process's processors, and those that pass, by phase."""
+
+    def __init__(self) -> None:
+        self._last = time.process_time(), time.perf_counter()
+        self._taken: dict[str, tuple[float, float]] = {}
+
+    def read(self, phase: str) -> None:
+        """Ends a phase."""
+        now = time.process_time(), time.perf_counter()
+        self._taken[phase] = round(now[0] - self._last[0], 4), round(now[1] - self._last[1], 4)
+        self._last = now
+
+    def taken(self) -> dict[str, Any]:
+        """The phases, as a row has them."""
+        return {**{name: pair[0] for name, pair in self._taken.items()}, WALL: {name: pair[1] for name, pair in self._taken.items()}}
+
+
+def _loaded(binary: Any) -> bool:
+    """True if a GPU of this machine has the binary now; its context is made before the first is loaded."""
+    from gemmgen.core.errors import GemmgenError
+    from gemmgen.runtime.cuda.driver import LoadedBinary
+
+    try:
+        LoadedBinary(binary.cubin, binary.architecture, 0)
+    except (GemmgenError, ImportError):
+        return False
+    return True
 
 
 def _substitute(choice: Any) -> Any:
@@ -137,6 +171,7 @@ def time_processor(column: str) -> None:
     for alike in zip(*runs, strict=True):
         least = {phase: min(row[phase] for row in alike) for phase in PHASES if phase in alike[0]}
         found = {"problem": alike[0]["problem"], **least, "all": round(sum(least.values()), 3)}
+        found[WALL] = {phase: min(row[WALL][phase] for row in alike) for phase in alike[0][WALL]}
         if SUBSTITUTE in alike[0]:
             found |= {SUBSTITUTE: min(row[SUBSTITUTE] for row in alike), "slower": alike[0]["slower"]}
         rows.append(found)
@@ -180,6 +215,30 @@ def processor_lines() -> list[str]:
         row = last["rows"][place]
         until = f"{row['all'] - row['compiler'] + row[SUBSTITUTE]:.2f}, {row['slower']:.1f} times" if SUBSTITUTE in row else ""
         lines.append(f"| `{problem}` | {' | '.join(cells)} | {until} |")
+    return lines + wall_lines(last["rows"])
+
+
+def wall_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """The report's section on the time that passes, by phase."""
+    if WALL not in rows[0]:
+        return []
+    phases = [phase for phase in (*PHASES, LOAD) if phase in rows[0][WALL]]
+    lines = [
+        "",
+        "## By phase",
+        "",
+        "The same runs: milliseconds that pass, and in brackets those of all processors. The first choice also loads specs and tables,",
+        "and the first load makes the CUDA context.",
+        "",
+        f"| problem | {' | '.join(phases)} |",
+        f"|---|{'---:|' * len(phases)}",
+    ]
+    for row in rows:
+        cells = [
+            "" if phase not in row[WALL] else f"{row[WALL][phase] * 1e3:.1f}" + (f" ({row[phase] * 1e3:.1f})" if phase in row else "")
+            for phase in phases
+        ]
+        lines.append(f"| `{row['problem']}` | {' | '.join(cells)} |")
     return lines
 
 
