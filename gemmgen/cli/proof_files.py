@@ -77,10 +77,10 @@ class ForeignKernel:
 
 
 def _length(argument: ArrayArgument, problem: Mapping[str, int]) -> int:
-    """Elements from the first to the last of an array; an array without elements gets one, which no kernel may touch."""
+    """Elements from the first to the last of an array."""
     extents = [extent.evaluate(problem) for extent in argument.shape]
     if min(extents) < 1:
-        return 1
+        return 0
     return 1 + sum((extent - 1) * stride.evaluate(problem) for extent, stride in zip(extents, argument.strides, strict=True))
 
 

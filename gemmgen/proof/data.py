@@ -281,7 +281,7 @@ def results(
         return [UNKNOWN] if as_float and _is_short(inputs[0]) else inputs
     if opcode == "selp":
         return [Applied(opcode, inputs[:2]) if choice is None else join(choice, inputs[0], inputs[1])]
-    if opcode == "cvt" and instruction.types in EXACT and {*instruction.modifiers} <= {*instruction.types, "ftz"}:
+    if opcode == "cvt" and instruction.types in EXACT and {*instruction.modifiers} <= {*instruction.types}:
         to, source = instruction.types
         return inputs if to == source else [Widened(inputs[0], source)]
     is_float = instruction.type in FLOATS

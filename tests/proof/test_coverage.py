@@ -82,6 +82,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "another element's operand is added": ("= sum;", "= sum + A[0];"),
     "sums of two loops are mixed": ("float sum = 0;", "float sum = 1;"),
     "the sum of a neighbour is stored": ("= sum;", "= __shfl_xor_sync(__activemask(), sum, 1);"),
+    "operands are rounded to integers": ("a[r][x] * b[x][c]", "floorf(a[r][x]) * b[x][c]"),
     "the barrier between store and load is missing": ("__syncthreads();\n        #pragma", "#pragma"),
 }
 
@@ -138,6 +139,7 @@ WRONG_FRAGMENTS: dict[str, tuple[str, str]] = {
     "registers of A are exchanged": ('"r"(x1), "r"(x2), "r"(x3), "r"(y0)', '"r"(x2), "r"(x1), "r"(x3), "r"(y0)'),
     "registers of B are exchanged": ('"r"(y0), "r"(y1))', '"r"(y1), "r"(y0))'),
     "a register of A is used twice": ('"r"(x1), "r"(x2), "r"(x3), "r"(y0)', '"r"(x1), "r"(x2), "r"(x2), "r"(y0)'),
+    "halves are multiplied as other floats": ("f32.bf16.bf16.f32", "f32.f16.f16.f32"),
     "A is loaded transposed": ("x4.shared", "x4.trans.shared"),
     "B is loaded transposed": ("x2.shared", "x2.trans.shared"),
     "matrices of A in another order": ("&a[lane % 16][lane / 16 * 8]", "&a[lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8]"),
@@ -228,6 +230,15 @@ def test_a_mistake_of_conversions_is_not_proved(mistake: str) -> None:
     text, instead = WRONGLY_WIDENED[mistake]
     assert WIDENED.source.count(text) == 1
     assert not coverage_of(WIDENED.source.replace(text, instead), WIDENED).holds
+
+
+@pytest.mark.parametrize("sample", [TILED, WIDENED, FRAGMENTS], ids=["as they are", "converted", "fragments"])
+def test_operands_of_another_type_are_not_proved(sample: Sample) -> None:
+    """The kernel takes the bits of its operands for another type than the arrays have."""
+    other = {"f32": "s32", "f16": "bf16", "bf16": "f16"}
+    a, b, c = sample.arrays
+    wrong = replace(sample, arrays=(replace(a, type=other[a.type]), replace(b, type=other[b.type]), c))
+    assert not coverage_of(wrong.source, wrong).holds
 
 
 def test_coverage_of_a_kernel_with_races_is_not_proved() -> None:

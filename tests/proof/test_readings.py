@@ -230,6 +230,11 @@ def test_a_fault_of_another_kind_confirms_nothing(tmp_path: Path) -> None:
     assert (kernel.replay("once", {"n": 64}), kernel.replay("memory", {"n": 64})) == ("", "")
 
 
+def test_an_array_without_elements_has_no_first_one(tmp_path: Path) -> None:
+    reading = Reading("memory", f"{INDEX} if (i < n) y[i] = x[0];", f"{XY}, int k", ("x=in f32[k]", "y=out f32[n]"))
+    assert "0 bytes past the end of x (0 bytes)" in reading.read(reading.body, tmp_path).replay("memory", {"n": 1, "k": 0})
+
+
 def test_limits_of_sizes_that_the_problem_gives_are_named(tmp_path: Path) -> None:
     body = f"{INDEX} if (i < n) y[i] = x[i];"
     fixed = Reading("memory", body).read(body, tmp_path).sequence

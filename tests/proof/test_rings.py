@@ -78,6 +78,8 @@ WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[(%r\d+)\], (%r\d+);"
 NEXT_TILE = r"add\.s32\s+(%r\d+), \1, (%r\d+);(?=[^;]*setp\.lt)"
 STORE = r"cp\.async\.bulk\.tensor\.2d\.global[^{]*\{(%r\d+), (%r\d+)\}[^;]*;"
 RING_SIZE = r"setp\.eq\.s32 \s*%p\d+, %r\d+, (3);"
+EXCHANGE = ".reg .b32 t; mov.u32 t, %laneid; shfl.sync.idx.b32 t, t, 0, 31, -1;"
+EXCHANGE_IF = EXCHANGE.replace("shfl", "@p shfl")
 MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "no slot is released within a tile": (without(RELEASE, 0), "progress"),
     "the last slot of a tile is not released": (without(RELEASE, 1), "progress"),
@@ -137,6 +139,28 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
         lambda ptx: re.sub(r"(mov\.u32 \s*(%r\d+)), %ctaid\.x;", r"\1, %ctaid.x;\n\tshr.u32 \2, \2, 1;", ptx),
         "once",
     ),
+    "waits that order nothing": (lambda ptx: ptx.replace("try_wait.parity", "try_wait.parity.relaxed.cta"), "races"),
+    "one thread exchanges a number with the lanes of its warp": (changed(EXPECT, lambda m: f"{{ {EXCHANGE} }}\n\t{m[0]}"), "progress"),
+    "data decides which lanes exchange a number": (
+        changed(
+            r"bar\.sync %r\d+, 128;",
+            lambda m: f"{{ .reg .pred p; .reg .f32 f; cvt.rn.f32.u32 f, %r1; setp.lt.f32 p, f, 0f41000000; {EXCHANGE_IF} }}\n\t{m[0]}",
+        ),
+        "progress",
+    ),
+    "more registers than the block has": (
+        changed(r"bar\.sync\s+0;", lambda m: f"{m[0]}\n\tsetmaxnreg.inc.sync.aligned.u32 256;"),
+        "progress",
+    ),
+    "fewer registers for a half of a group": (
+        changed(
+            r"bar\.sync\s+0;",
+            lambda m: f"{m[0]}\n\t{{ .reg .pred p; setp.lt.u32 p, %r1, 64; @p setmaxnreg.dec.sync.aligned.u32 96; }}",
+        ),
+        "progress",
+    ),
+    "half of k is read": (changed(r"ld\.param\.u32(?=\s*%r\d+, \[\w+_param_2\])", lambda m: "ld.param.u16"), "coverage"),
+    "half of k is read again": (changed(r"ld\.param\.u32(?=\s*%r\d+, \[\w+_param_2\])", lambda m: "ld.param.u16", 1), "coverage"),
     "a wait that gives up": (changed(r"(selp\.s32 %r\d+), 1, 0, p;", lambda m: f"{m[1]}, 1, 1, p;"), "races"),
 }
 
@@ -214,6 +238,22 @@ def test_slices_of_k_are_proved() -> None:
     sequence, ptx = kernel_with_slices()
     proof = prove_kernel(sequence, sequence.launches[0], ptx, SECONDS_OF_SLICES)
     assert {"memory", "races", "progress", "initialised"} <= set(proof.proved), [each.reasons for each in proof.properties]
+
+
+def test_each_store_of_a_line_counts() -> None:
+    """The second of two stores in one line reaches beyond shared memory."""
+    sequence, ptx = kernel()
+    last = 1024 + sequence.launches[0].dynamic_shared_bytes.evaluate({}) - 1
+    stores = f"{{ .reg .b32 a, v; mov.u32 a, {last}; mov.u32 v, 0; st.shared.u8 [a], v; st.shared.v4.u32 [a], {{v, v, v, v}}; }}"
+    assert "memory" not in proof_of(sequence, changed(STORE, lambda found: f"{stores}\n\t{found[0]}")(ptx)).proved
+
+
+def test_an_array_that_is_only_written_is_not_copied() -> None:
+    sequence, ptx = kernel()
+    first, second, result = sequence.tensor_maps
+    wrong = replace(sequence, arguments=tuple(replace(each, array=result.array) if each is first else each for each in sequence.arguments))
+    assert {second.array, result.array} == {map_.array for map_ in wrong.tensor_maps}
+    assert not {"initialised", "races"} & set(proof_of(wrong, ptx).proved)
 
 
 def test_shared_memory_must_be_as_large_as_the_ring() -> None:
