@@ -786,7 +786,7 @@ class Ring:
                     self.found.note("races", ("dependencies", instruction.line), False, "the launch before may still run", instruction)
                 return state
             if opcode in ("red", "atom") and instruction.has("global"):
-                for name in ("memory", "once"):
+                for name in ("memory", "once", "races", "initialised"):
                     self.found.note(name, instruction.line, False, "threads change global memory by atomics", instruction)
                 return state
             if opcode not in ("ldmatrix", "stmatrix"):

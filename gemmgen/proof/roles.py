@@ -202,6 +202,8 @@ class Runner:
 
     def symbol(self, name: str, offset: int) -> Content | None:
         """The address of a variable; shared memory has known addresses."""
+        if any(variable.name == name and variable.scope for variable in self.function.variables):
+            return None  # another one hides it in an inner scope
         return Expression("symbol", (Expression(name), offset)) if name != self.shared else SHARED_BASE + offset
 
     shared = ""

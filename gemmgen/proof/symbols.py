@@ -192,27 +192,13 @@ def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
     return meanings.get(opcode)
 
 
-UNKNOWN_LANE = (
-    "activemask",
-    "addc",
-    "createpolicy",
-    "madc",
-    "subc",
-    "clock",
-    "elect",
-    "match",
-    "vote",
-    "redux",
-    "shfl",
-    "atom",
-    "ld",
-    "ldmatrix",
-    "mma",
-    "set",
-    "testp",
-    "isspacep",
-)
-"""Opcodes whose result is no function of their operands alone."""
+# fmt: off
+OF_OPERANDS = frozenset((
+    "abs", "add", "and", "bfe", "bfi", "bfind", "bmsk", "brev", "clz", "cnot", "cvt", "cvta", "div", "lop3", "mad", "mad24", "max", "min",
+    "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt", "rem", "sad", "selp", "setp", "shf", "shl", "shr", "sub", "szext", "xor"
+))
+# fmt: on
+"""Opcodes whose result is a function of their operands alone, not of a carry or of other lanes."""
 
 
 BY_THREAD = ("add", "sub", "mul", "mad", "shl")
@@ -253,7 +239,7 @@ def _of_numbers(operation: Operation, values: tuple[int | Each, ...]) -> int | E
 
 def _expression(instruction: Instruction, values: tuple[Content, ...]) -> Content | None:
     opcode = instruction.opcode
-    if opcode in UNKNOWN_LANE or (instruction.type not in FLOATS and _has_other_meaning(instruction)):
+    if opcode not in OF_OPERANDS or (instruction.type not in FLOATS and _has_other_meaning(instruction)):
         return None
     if opcode in ("mov", "cvta"):
         return values[0]

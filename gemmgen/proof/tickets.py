@@ -78,7 +78,8 @@ def tickets(lifter: Lifter) -> list[Ticket]:
 def _ticket(lifter: Lifter, atomic: Access, old: Value) -> Ticket | None:
     known = lifter.known
     instruction, address = atomic.instruction, atomic.address
-    adds_one = instruction.opcode == "atom" and instruction.has("add") and instruction.type == "u32"
+    of_all = not instruction.has("cta") and not instruction.has("cluster")
+    adds_one = instruction.opcode == "atom" and instruction.has("add") and instruction.type == "u32" and of_all
     if not adds_one or atomic.space != "global" or address is None or address.base is None or atomic.turns or isinstance(old.term, int):
         return None
     array = known.contract.arrays.get(address.base)

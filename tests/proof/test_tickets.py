@@ -51,6 +51,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     ),
     "the counter restarts high": (r"(mov\.u32\s+%r\d+), 0;(?=[^;]*st\.global\.u32)", r"\1, 31;", "once"),
     "every block resets the counter": (r"@%p\d+ bra\s+\$L__BB0_\d+;(?=(?:[^;]*;){1}[^;]*st\.global\.u32)", "", "once"),
+    "blocks add for themselves": (r"atom\.add\.acq_rel\.gpu", "atom.add.acq_rel.cta", "once"),
     "tiles share a counter": (r"(atom\.add[^\[]*\[)(%rd\d+)\]", r"and.b64 \2, \2, -8;\n\t\1\2]", "once"),
     "all tiles share a counter": (r"(shl\.b64\s+%rd\d+, %rd\d+), 2;(?=(?:[^;]*;){1,4}[^;]*atom)", r"\1, 63;", "once"),
     "no barrier before the flag is read": (rf"bar\.sync\s+0;(?=[^;]*ld\.shared\.u8[^;]*{FLAG})", "", "progress"),
