@@ -33,6 +33,20 @@ def view_of(array: object, name: str, stream: int | None, written: bool = False)
     return ArrayView(view.pointer, view.shape, view.strides, kind, view.device, view.read_only, view.producer_stream, view.owner)
 
 
+def readable(array: Any) -> Any:
+    """The array, or a copy that kernels can read: of a NumPy scalar, and of elements in foreign byte order or at odd addresses, as in a
+    field of packed records."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(array, numpy.generic | numpy.ndarray):
+        return array
+    element = array.dtype
+    if element.kind not in "biufc" or not isinstance(array, numpy.ndarray):
+        return numpy.asarray(array)
+    if element.isnative and array.flags.aligned:
+        return array
+    return array.astype(element.newbyteorder("="))
+
+
 def layout_of(view: ArrayView) -> Layout:
     """The view without its address."""
     return Layout(view.shape, view.strides, view.type, alignment_of(view.pointer))
@@ -183,7 +197,7 @@ def assigned(operation: str, out: Any, values: Any, stream: int | None = None) -
 
 @lru_cache(maxsize=64)
 def _wider(dtype: object) -> str:
-    return WIDER.get(str(dtype).removeprefix("torch."), "")
+    return WIDER.get(getattr(dtype, "name", str(dtype)).removeprefix("torch."), "")
 
 
 def wider_type(array: object) -> str:

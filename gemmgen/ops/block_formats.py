@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gemmgen.core.elements import ELEMENTS, to_elements
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.gemm.scaling import BlockScale, as_tiles, numbers_of, scales_of
-from gemmgen.ops.arrays import is_torch, type_word
+from gemmgen.ops.arrays import is_torch, readable, type_word
 from gemmgen.runtime.arrays.protocols import ArrayT
 
 Format = Literal["mxfp8", "mxfp4", "nvfp4"]
@@ -57,6 +57,7 @@ def _quantized(x: Any, format: Format) -> tuple[Any, Any, float]:
 
     if format not in LARGEST:
         raise LaunchError(f"quantize_blocks: format is {format!r}, need 'mxfp8', 'mxfp4' or 'nvfp4'")
+    x = readable(x)
     if type_word(x) not in FLOATS or len(x.shape) != 2:
         need = f"two axes of {', '.join(FLOATS)}"
         raise LaunchError(f"quantize_blocks: x has elements {type_word(x) or '?'} and shape {tuple(x.shape)}, need {need}")

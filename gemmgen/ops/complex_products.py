@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import FLOAT32_OVERFLOW, number
-from gemmgen.ops.arrays import is_torch, stored, type_word
+from gemmgen.ops.arrays import is_torch, readable, stored, type_word
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
 """Types of real and imaginary parts."""
@@ -20,7 +20,7 @@ WHOLES = {part: word for word, part in PARTS.items()}
 
 @lru_cache(maxsize=64)
 def _is_complex_type(dtype: Any) -> bool:
-    return str(dtype).removeprefix("torch.") in PARTS
+    return getattr(dtype, "name", str(dtype)).removeprefix("torch.") in PARTS
 
 
 def is_complex(array: Any) -> bool:
@@ -32,6 +32,7 @@ def is_complex(array: Any) -> bool:
 def multiply(real_product: Callable[..., Any], a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
     """The product alpha a b + beta out in complex64 or complex128. One factor may be real. ``real_product`` multiplies real arrays and
     takes ``out``, ``alpha`` and ``beta``. Raises ``LaunchError``."""
+    a, b = readable(a), readable(b)
     words = {type_word(one) for one in (a, b)}
     complex_words = words & set(PARTS)
     part = PARTS[next(iter(complex_words))]

@@ -16,7 +16,7 @@ from gemmgen.dispatch.selection import Choice, choose
 from gemmgen.kernels import PROBLEM_KINDS, PROCESSOR
 from gemmgen.kernels.family import InstancePlan, KernelPlan, KernelSpec
 from gemmgen.kernels.requests import Copy, Interpretation, Layout
-from gemmgen.ops.arrays import address_reader, alignment_of, array_type, copied, is_torch, layout_of, new_array, view_of
+from gemmgen.ops.arrays import address_reader, alignment_of, array_type, copied, is_torch, layout_of, new_array, readable, view_of
 from gemmgen.ops.background import Compilers, soonest
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.jax_arrays import check_given, finished, is_jax
@@ -169,7 +169,7 @@ class Operator:
         """The results. ``arrays``: operands, then results or None; ``options``: the properties besides layouts that decide the instance,
         hashable. Raises ``LaunchError``."""
         if stream is ASKED:
-            return (self._answer(arrays, options),)
+            return (self._answer(self._readable(arrays), options),)
         first = arrays[0]
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(first, torch.Tensor):
@@ -359,6 +359,9 @@ class Operator:
         key = tuple(parts)
         call = self._known(key)
         if call is None:
+            read = self._readable(arrays)
+            if read is not arrays:
+                return self._on_numpy(read, options, numbers)
             call = self._prepare(arrays, options)
             if call.native is not None:
                 call.native.bind(self._arrays, self.numbers)
@@ -383,6 +386,8 @@ class Operator:
         self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: object, call: Call | None = None
     ) -> tuple[Any, ...]:
         """``call``: the remembered launch for these arrays, if any."""
+        if call is None:
+            arrays = self._readable(arrays)
         handle = None if stream is None else stream_handle(stream)
         if is_jax(arrays[0]):
             check_given(self.name, dict(zip(self._arrays, arrays, strict=True)), self._arrays[self._given :])
@@ -429,6 +434,14 @@ class Operator:
                 wait_on_host(call.launcher.ordinal, handle or LEGACY_STREAM)
             return tuple(finished(arrays[0], result) for result in results)
         return results
+
+    def _readable(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arrays, with copies of operands that kernels cannot read; the same tuple if there are none."""
+        read = tuple(
+            array if array is None or index >= self._given or self._arrays[index] in self._updated else readable(array)
+            for index, array in enumerate(arrays)
+        )
+        return arrays if all(one is other for one, other in zip(read, arrays, strict=True)) else read
 
     def _views(self, arrays: Sequence[object], stream: int | None) -> tuple[ArrayView | None, ...]:
         views: list[ArrayView | None] = []

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from gemmgen.core.errors import LaunchError
+from gemmgen.ops.arrays import readable
 from gemmgen.runtime.arrays.protocols import Array
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Filter:
             self.shape = cast("tuple[int, int, int, int]", tuple(map(int, shape)))
         else:
             raise LaunchError(f"conv2d: the filter has shape {shape}, need (k, c / groups, r, s) or (k, c / groups / 32, r, s, 32)")
-        self.source = w
+        self.source = w = readable(w)
         self.key = "filter", str(getattr(w, "dtype", "")), str(getattr(w, "device", ""))
         """Key shared by calls with equal filters, beside the shape."""
         self._ordered: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.formulas import round_up
 from gemmgen.dispatch.devices import gpu_device
 from gemmgen.kernels.quantise.matcher import shape_of_scales
-from gemmgen.ops.arrays import is_torch, type_word
+from gemmgen.ops.arrays import is_torch, readable, type_word
 from gemmgen.ops.engine import Operator
 from gemmgen.runtime.arrays.protocols import ArrayT, Stream
 
@@ -81,6 +81,7 @@ def _quantised(x: Any, block: Any, output: str, scales: str, layout: str, stream
         raise LaunchError(f"quantize: scales is {scales!r}, need 'float32' or 'float8_e8m0fnu'")
     if layout not in ("k_major", "mn_major"):
         raise LaunchError(f"quantize: layout is {layout!r}, need 'k_major' or 'mn_major'")
+    x = readable(x)
     if type_word(x) not in FLOATS or len(x.shape) != 2:
         raise LaunchError(
             f"quantize: x has elements {type_word(x) or '?'} and shape {tuple(x.shape)}, need two axes of {', '.join(FLOATS)}"

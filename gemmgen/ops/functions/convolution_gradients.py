@@ -16,7 +16,7 @@ from typing import Any, cast
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import integer, pair
 from gemmgen.kernels.conv2d.matcher import ALIGNMENT
-from gemmgen.ops.arrays import contiguous, is_torch, new_array, view_of
+from gemmgen.ops.arrays import contiguous, is_torch, new_array, readable, view_of
 from gemmgen.ops.filters import results_of
 from gemmgen.ops.functions.conv2d import axes_moved, conv2d
 from gemmgen.ops.functions.matmul import matmul
@@ -102,6 +102,7 @@ def conv2d_input_gradient(
     call = "conv2d_input_gradient"
     strides, paddings, dilations = (pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
     h, width = pair(call, "shape", shape)
+    dy, w = readable(dy), readable(w)
     n, k, p, q = _extents(call, "dy", dy)
     filters, c_group, r, s = _extents(call, "w", w)
     groups = integer(call, "groups", groups)
@@ -177,6 +178,7 @@ def conv2d_filter_gradient(
     call = "conv2d_filter_gradient"
     strides, paddings, dilations = (pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
     r, s = pair(call, "shape", shape)
+    x, dy = readable(x), readable(dy)
     n, c, h, width = _extents(call, "x", x)
     images, k, p, q = _extents(call, "dy", dy)
     groups = integer(call, "groups", groups)
@@ -243,6 +245,7 @@ def conv_transpose2d(
     call = "conv_transpose2d"
     strides, paddings, dilations = (pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
     further = pair(call, "output_padding", output_padding)
+    x, w = readable(x), readable(w)
     _, _, h, width = _extents(call, "x", x)
     _, _, r, s = _extents(call, "w", w)
     shape = []

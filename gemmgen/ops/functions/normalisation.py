@@ -13,7 +13,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import integer, number
 from gemmgen.ops import torch_state
-from gemmgen.ops.arrays import contiguous, converted, is_torch, narrowed, view_of, widened
+from gemmgen.ops.arrays import WIDER, contiguous, converted, is_torch, narrowed, readable, view_of, widened
 from gemmgen.ops.engine import Operator
 from gemmgen.runtime.arrays.protocols import Array, ArrayT
 
@@ -38,6 +38,7 @@ class _Rows:
     def __init__(self, operation: str, x: object, axis: object) -> None:
         if not hasattr(x, "shape") or not hasattr(x, "reshape"):
             raise LaunchError(f"{operation}: x is {type(x).__name__}, need an array of NumPy, CuPy or torch")
+        x = readable(x)
         rank, self.operation = len(x.shape), operation
         self.axis = integer(operation, "axis", axis)
         if not -rank <= self.axis < rank:
@@ -48,13 +49,14 @@ class _Rows:
         self.shape = (*self.given[: self.axis], *self.given[self.axis + 1 :], self.given[self.axis])
         self.kind = view_of(x, "x", None).type
         if self.kind not in TYPES:
-            raise LaunchError(f"{operation}: x has elements {ELEMENTS[self.kind].word}, need float32, float16 or bfloat16")
+            raise LaunchError(f"{operation}: x has elements {_word(self.kind)}, need float32, float16 or bfloat16")
         self.x = self.matrix("x", x)
 
     def matrix(self, name: str, array: Any) -> Any:
         """An array of x's shape and type as a matrix; strided rows are not copied."""
+        array = readable(array)
         if tuple(array.shape) != self.given or view_of(array, name, None).type != self.kind:
-            got = f"shape {tuple(array.shape)} and elements {ELEMENTS[view_of(array, name, None).type].word}"
+            got = f"shape {tuple(array.shape)} and elements {_word(view_of(array, name, None).type)}"
             raise LaunchError(f"{self.operation}: {name} has {got}, need {self.given} and {ELEMENTS[self.kind].word} as x has")
         moved = array if self.last else _moved(array, self.axis, len(self.given) - 1)
         if is_torch(moved):
@@ -80,9 +82,12 @@ class _Rows:
         """Values for each column, float32 or of x's type; others become float32."""
         if values is None:
             return None
+        values = readable(values)
         if tuple(values.shape) != self.shape[-1:]:
             raise LaunchError(f"{self.operation}: {name} has shape {tuple(values.shape)}, need {self.shape[-1:]}")
         kind = view_of(values, name, None).type
+        if kind not in ELEMENTS and kind not in WIDER:
+            raise LaunchError(f"{self.operation}: {name} has elements {_word(kind)}, need real numbers, float32 or {_word(self.kind)}")
         if kind not in ("f32", self.kind):
             values = widened(values)
         return contiguous(values)
@@ -91,6 +96,11 @@ class _Rows:
         """A result in x's shape."""
         y = y.reshape(*self.shape[:-1], y.shape[1])
         return y if self.last else _moved(y, len(self.shape) - 1, self.axis)
+
+
+def _word(kind: str) -> str:
+    """Name of a type of elements, of those that kernels do not read as well."""
+    return ELEMENTS[kind].word if kind in ELEMENTS else kind
 
 
 def _moved(x: Any, axis: int, to: int) -> Any:
