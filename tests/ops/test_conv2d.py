@@ -5,12 +5,8 @@ import pytest
 
 from gemmgen import ops, symbols
 from gemmgen.core.errors import LaunchError
-from gemmgen.hardware.target import device
 from gemmgen.kernels.conv2d.reference import convolution, sums
 from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
-from gemmgen.ops.engine import ASKED
-from gemmgen.ops.functions import one_tap
-from gemmgen.ops.functions.conv2d import OPERATOR
 
 RNG = np.random.default_rng(5)
 X = RNG.integers(-8, 9, (2, 64, 6, 7)).astype("i1")
@@ -261,27 +257,3 @@ def test_an_epilogue_stores_further_outputs():
 def test_activations_are_lists_formulas_and_functions(activation):
     got = ops.conv2d(channels_last(X), W, padding=1, output="float32", activation=activation)
     assert np.array_equal(got, np.clip(exact(1, 1), 0, 6))
-
-
-def test_one_tap_is_a_product_where_that_is_faster(monkeypatch):
-    x, w, bias = channels_last(X).astype("f2"), (W[:, :, :1, :1] / 8).astype("f2"), W[:, 0, 0, 0].astype("f2")
-    x = channels_last(x)
-    monkeypatch.setattr(one_tap, "gpu_of", lambda array: device("H200"))
-    monkeypatch.setattr(one_tap, "is_faster", lambda *given: True)
-    sums = np.einsum("nchw,kc->nkhw", x.astype("f4"), w[:, :, 0, 0].astype("f4"))  # exact in float16, halved or not
-    got = ops.conv2d(x, w, alpha=0.5, bias=bias, activation="relu")
-    assert got.strides == channels_last(got).strides and (got == np.maximum(sums / 2 + bias[:, None, None], 0)).all()
-    kernel = ops.conv2d.kernel(x, w, alpha=0.5, bias=bias, activation="relu")
-    assert kernel.plan.name.startswith("gemm")
-    out = channels_last(np.zeros(got.shape, "f2"))
-    assert ops.conv2d(x, w, alpha=0.5, bias=bias, activation="relu", out=out).shape == out.shape and (out == got).all()
-    monkeypatch.setattr(OPERATOR, "call", lambda *given: ["a convolution"])
-    for options in ({"stride": 2}, {"padding": 1}, {"output": "float32"}, {"batch_invariant": True}, {"bias": bias.astype("f4")}):
-        assert ops.conv2d(x, w, **options, stream=ASKED) == "a convolution"
-    assert ops.conv2d(x, w, out=out, residual=out, stream=ASKED) == ops.conv2d(x, w, activation="h_swish", stream=ASKED) == "a convolution"
-
-
-def test_products_take_wide_layers_of_one_tap():
-    assert one_tap.is_faster((7, 26, 20, 744), 384, "bf16", device("H200"))
-    assert not one_tap.is_faster((64, 66, 66, 64), 48, "f16", device("H200"))
-    assert not one_tap.is_faster((7, 26, 20, 744), 384, "bf16", device("A100"))

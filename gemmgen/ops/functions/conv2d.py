@@ -13,7 +13,6 @@ from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import on_stream, type_word, widened
 from gemmgen.ops.engine import ASKED, Operator, handle_of, with_kernel
 from gemmgen.ops.filters import Filter
-from gemmgen.ops.functions.one_tap import product
 from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 
 OPERATOR = Operator(
@@ -163,12 +162,6 @@ def conv2d(
         x, same = _channels_last(x), layout in (None, "nhwc")
         if same:
             residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
-    if weights.shape[2:] == (1, 1) and last and same and epilogue is None and operands is None:
-        plain = not zero and alphas is None and (bias is None or bias_scale == 1) and output is None and not batch_invariant
-        if plain and options[1] in (1, (1, 1)) and options[2] in (0, (0, 0)) and options[4] == 1:
-            made = product(x, weights, bias, residual, out, activation, alpha, gamma, stream)
-            if made is not None:
-                return cast("ArrayT", made if stream is ASKED else axes_moved(made, (0, 3, 1, 2)))
     if bias is not None and type_word(bias) in NARROW:
         with on_stream(bias, handle_of(stream)):
             bias = widened(bias)
