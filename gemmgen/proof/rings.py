@@ -874,7 +874,7 @@ class Ring:
                     owner = len(threads) + thread // WARP_THREADS if by_warp else thread
                     place = box_places(box, start).ravel() if box is not None else np.arange(start, start + size)
                     before = owners[place - SHARED_BASE]
-                    if stores and ((before >= 0) & (before != owner)).any():
+                    if stores and ((before >= 0) & ((before != owner) | by_warp)).any():  # a lane names a row of its warp
                         self.found.note("races", ("one store", instruction.line), False, "two threads store the same bytes", instruction)
                     owners[place - SHARED_BASE] = owner
             self._footprints[key] = len(self._owners)

@@ -170,6 +170,9 @@ WRONG = {
     "an element that another thread stores": Reading(
         "races", f"{INDEX} if (i + 1 < n) y[i] = y[i + 1];", "float* y, int n", ("y=inout f32[n]",)
     ),
+    "a load of constant data that the thread stores later": Reading(
+        "races", f"{INDEX} if (i < n) y[i] = 2.0f * __ldg(y + i);", "float* y, int n", ("y=inout f32[n]",)
+    ),
     "a variable of the module that all threads store to": Reading(
         "once", f"{INDEX} if (i < n) {{ y[i] = x[i]; last = i; }}", before="__device__ int last;"
     ),
