@@ -40,7 +40,7 @@ _NUMBER = r"(?:\.v[248])?\.(?:[usb](?:32|64)|f16|f16x2|bf16|bf16x2|f32|f64)"
 _REDUCTION = rf"(?:{_ORDER}{_ADDS}|{_ADDS}{_ORDER}){_NUMBER}"
 _MATRICES = r"\.sync\.aligned\.m8n8\.x[124](?:\.trans)?(?:\.shared(?:::cta)?)?\.b16"
 _TENSOR = r"\.async\.bulk\.tensor\.[1-5]d"
-_OWN = r"(?:\.shared(?:::cta)?)?"
+_OWN = r"\.shared(?:::cta)?"
 
 _FORMS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "ld": ((_LOAD, (2,)), (rf"\.global{_CACHE}\.nc{_CACHE}(?:\.v[248])?{_TYPE}", (2,)), (rf"\.(?:param|const)(?:\.v[24])?{_TYPE}", (2,))),

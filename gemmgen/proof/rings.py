@@ -789,8 +789,7 @@ class Ring:
                 for name in ("memory", "once", "races", "initialised"):
                     self.found.note(name, instruction.line, False, "threads change global memory by atomics", instruction)
                 return state
-            if opcode not in ("ldmatrix", "stmatrix"):
-                raise Unliftable(instruction, "an access of unknown space")
+            raise Unliftable(instruction, "an access of unknown space")
         if opcode in ("red", "atom"):
             raise Unliftable(instruction, "atomic operations in shared memory are not modelled here")
         if not state.started:

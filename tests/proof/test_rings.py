@@ -160,6 +160,8 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
         "progress",
     ),
     "lanes of a warp store to one row": (changed(r"and\.b32(?=\s+%r\d+, %r1, 15;)", lambda m: "or.b32"), "races"),
+    "a generic address of a barrier": (lambda ptx: ptx.replace("mbarrier.arrive.shared::cta", "mbarrier.arrive"), "memory"),
+    "a generic address of matrices": (lambda ptx: re.sub(r"(stmatrix\S*)\.shared\.b16", r"\1.b16", ptx), "memory"),
     "half of k is read": (changed(r"ld\.param\.u32(?=\s*%r\d+, \[\w+_param_2\])", lambda m: "ld.param.u16"), "coverage"),
     "half of k is read again": (changed(r"ld\.param\.u32(?=\s*%r\d+, \[\w+_param_2\])", lambda m: "ld.param.u16", 1), "coverage"),
     "a wait that gives up": (changed(r"(selp\.s32 %r\d+), 1, 0, p;", lambda m: f"{m[1]}, 1, 1, p;"), "races"),
