@@ -320,10 +320,15 @@ def test_neighbouring_blocks_share_the_larger_tile(text, tile, order, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "tile", "starts"), [("512,6144,3072,nn,bf16", (128, 192), True), ("128,5632,5632,nt,bf16", (64, 96), False)]
+    ("text", "tile", "order", "starts"),
+    [
+        ("512,6144,3072,nn,bf16", (128, 192), "row_major", True),
+        ("128,5632,5632,nt,bf16", (64, 96), "row_major", False),
+        ("160,12288,5120,nt,bf16", (192, 80), "column_major", False),
+    ],
 )
-def test_dense_grids_start_early_however_long_they_take(text, tile, starts):
-    specs = _plain_specs(parse_problem(f"gemm:{text}"), tile, "row_major")
+def test_dense_grids_start_early_however_long_they_take(text, tile, order, starts):
+    specs = _plain_specs(parse_problem(f"gemm:{text}"), tile, order)
     assert specs and {spec.early_launch for spec in specs} == {starts}
 
 

@@ -85,13 +85,14 @@ SHARED_BY_MANY = 6
 """Blocks that read a tile of the larger factor, from which on it matters little which SMs they are on. Where two to four blocks read it,
 and run side by side, their requests meet on the way to the L2: 11 such grids took 5% more, and up to 16%, where blocks took the SMs as
 these became free; 11 in which a single block or cluster read it took 4% less, and 11 of more blocks 3% less. Grids of several waves took
-between 3% less and 7% more, the same on average: they wait. Five dense grids of one wave of 192 x 80 and 192 x 88 took 4 to 15% more."""
-DENSE, DENSE_FILLED = 55.0, 0.85
+between 3% less and 7% more, the same on average: they wait."""
+DENSE, DENSE_APART, DENSE_FILLED = 55.0, 70.0, 0.85
 DENSE_OPERATIONS = {2: 1e11, 1: 2e11}
-"""Tile area over the sum of its sides from which on grids are bound by arithmetic, and not by what SMs get from the L2; the part of the SMs
-that work; and operations of a problem, for elements of 2 and of 1 bytes. Blocks that start early then hide the launch: 48 such grids of 18
-to 147 us took 1.7% less on an H200 on average, at best 4.6% less and at worst 1.1% more. The next launch's blocks spread evenly, one to an
-SM, as these become free. Grids that are bound by the L2 took up to 13% more."""
+"""Tile area over the sum of its sides from which on grids are bound by arithmetic, and not by what SMs get from the L2; the same for single
+waves of which two to five blocks read each tile of the larger factor, since five of tiles of 192 x 80 and 192 x 88 took 4 to 15% more; the
+part of the SMs that work; and operations of a problem, for elements of 2 and of 1 bytes. Blocks that start early then hide the launch: 48
+such grids of 18 to 147 us took 1.7% less on an H200 on average, at best 4.6% less and at worst 1.1% more. The next launch's blocks spread
+evenly, one to an SM, as these become free. Grids that are bound by the L2 took up to 13% more."""
 BAND, WIDE_BAND = 8, 16
 """Tiles that consecutive blocks take across a band. Where a grid is one wave, and its larger tiles are each read by up to ``WIDE_BAND``
 blocks, these follow one another: requests of neighbours for one tile meet on the way to the L2. 23 grids with 9 to 16 such blocks took 3.9%
@@ -556,8 +557,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     full &= ~apart
     if memory_bytes < SHORT_BYTES:
         half = np.ones_like(half)
-    dense = at.tile_m * at.tile_n / (at.tile_m + at.tile_n) >= DENSE
-    starting = full | dense & (waves >= DENSE_FILLED) & (at.resident == 1) & ~(apart & (waves <= 1)) & (
+    dense = at.tile_m * at.tile_n / (at.tile_m + at.tile_n) >= np.where(apart & (waves <= 1), DENSE_APART, DENSE)
+    starting = full | dense & (waves >= DENSE_FILLED) & (at.resident == 1) & (
         not divided and 2.0 * m * n * k * batch <= DENSE_OPERATIONS[size]
     )
     together = TRANSPOSED_TOGETHER if storage.column_major else 1.0
