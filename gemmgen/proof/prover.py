@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gemmgen.proof.obligations import Verdict
 
 ASSUMED_BLOCKS = "no grid of more than 2^30 blocks"
+ASSUMED_APART = "no two arrays overlap"
 ASSUMED_RUNNING = "every block of a grid runs, whatever others wait for"
 ASSUMED_ZERO = "counters and words of a workspace are 0 before a launch"
 ASSUMED_LIMITS = "grids and shared memory are within the limits of a launch"
@@ -72,7 +73,9 @@ def domain(sequence: LaunchSequence) -> tuple[str, ...]:
     running = [ASSUMED_RUNNING, ASSUMED_ZERO] if _shares(sequence) else []
     sizes = [formula for launch in sequence.launches for formula in (*launch.grid[1:], launch.dynamic_shared_bytes)]
     limits = [ASSUMED_LIMITS] if any(formula.names for formula in sizes) else []
-    return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints), *apart, *running, ASSUMED_BLOCKS, *limits)
+    arrays = [ASSUMED_APART] if len(sequence.arrays) > 1 else []
+    conditions = [str(constraint.condition) for constraint in sequence.constraints]
+    return (*bounds, *conditions, *arrays, *apart, *running, ASSUMED_BLOCKS, *limits)
 
 
 def _shares(sequence: LaunchSequence) -> bool:

@@ -66,7 +66,12 @@ def test_time_that_is_used_up_leaves_properties_unproved() -> None:
 
 
 def test_the_domain_names_every_precondition() -> None:
-    assert domain(SAMPLES["transpose"].sequence)[-3:] == ("ldx >= n", "ldy >= m", "no grid of more than 2^30 blocks")
+    assert domain(SAMPLES["transpose"].sequence)[-4:] == (
+        "ldx >= n",
+        "ldy >= m",
+        "no two arrays overlap",
+        "no grid of more than 2^30 blocks",
+    )
     assert domain(SAMPLES["batch"].sequence)[-2:] == (
         "different elements of y have different addresses",
         "no grid of more than 2^30 blocks",
