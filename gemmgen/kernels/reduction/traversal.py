@@ -27,10 +27,11 @@ SHORTEST_ROWS = {2: 12, 4: 10}
 have brought: 1442559 x 5 of float32 take 9.5 us, 13.9 through shared memory; 1100001 x 10 of halves 7.8 and 12.3."""
 MAX_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, for any alignment of rows."""
-FLAT_COLUMN_THREADS = 512
+FLAT_COLUMN_THREADS, MOST_SHORT_THREADS = 512, 704
 SHORTLY_READ_BYTES = 40 << 20
 """Bytes of an array up to which one block for each SM reads few columns. 761984 x 7 of float32 take 10.5 us with one block and
-11.8 us with three, whose partial sums take longer to combine; 1115073 x 14 take 21.0 and 20.7 us."""
+11.8 us with three, whose partial sums take longer to combine; 1115073 x 14 take 21.0 and 20.7 us. Its threads are as many, up to
+MOST_SHORT_THREADS, as have whole turns: 1150000 x 9 take 15.2 us with 640 threads and 7.7 turns, 16.0 with 512 and 9.9."""
 TILE_LANES = (8, 9)
 """Threads side by side of ``flat_tiles``: 128 bytes of a row and more, without a gap. More are as fast, but make fewer blocks."""
 WIDE_TILE_LANES = (16, 32)
@@ -56,8 +57,9 @@ MAX_TILE_STATE = 16
 """Bytes of a state of ``flat_tiles``: with more, its registers would be spilled."""
 MOST_ROW_THREADS, MOST_UNROLL = 1024, 8
 """Threads of a row, and loads of each in flight, at most."""
-THREADS_OF_AXES = 128
-"""Threads that reduce several axes of 16-bit elements: 111 x 96 x 56 x 56 take 18.8 us, 19.9 with 256."""
+THREADS_OF_AXES, THREADS_OF_SM = 128, 1024
+"""Threads that reduce several axes, 111 x 96 x 56 x 56 of halves 18.8 us, 19.9 with 256; and on an SM where several blocks share a result:
+that of float32 takes 34 us with 750 to 1150, 42 with 1700, of which some wait for others to leave."""
 LANE_THREADS = 128
 """Threads of a block each of whose warps, or parts of a warp, has rows to itself."""
 SMALL_BYTES = 4 << 20
@@ -79,9 +81,10 @@ FEW_UNITS = (300, 400)
 either way."""
 WORD_COLUMNS = 4
 """Results of a thread that it reads one by one, four bytes each: 8441173 take 18.9 us, 28.9 with eight and twice as many threads."""
-MOST_SHARERS = 8
-"""Blocks of tiles of several axes above which fewer, larger blocks share a result: 27 x 14 x 61 x 210 over two axes takes 10.4 us with 4
-blocks of 512 threads, 12.3 with 18 of 256."""
+NARROW_LANES, MEETING_BYTES_OF_COLUMNS = 16, 150 << 10
+"""Threads side by side, 256 bytes of a row, where blocks with more would have to share results; and bytes that each SM could read while
+blocks of tiles meet. 493 rows of 18300 of float32 take 11.0 us by one block for each such tile, 15.7 by two, 16.7 by seven for each of
+those of 32 threads."""
 LEAST_RAGGED = 32
 """Vectors of a row from which on the last may be a part of one."""
 MAX_REPEATED = 256
@@ -223,7 +226,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     shortest = packed and inner.extent <= SHORTEST_ROWS.get(size, 0) and results <= MAX_COUNTED
     if shortest and (ragged or inner.extent * size == VECTOR_BYTES):
         return _shortest_rows(kept, reduced, types, multiprocessors)
-    if packed and not ragged and inner.extent * size < 4 * VECTOR_BYTES and alignment >= VECTOR_BYTES and results <= MAX_COUNTED:
+    if packed and not ragged and inner.extent * size <= 4 * VECTOR_BYTES and alignment >= VECTOR_BYTES and results <= MAX_COUNTED:
         loads = power_of_two(inner.extent * size // VECTOR_BYTES)
         alone = _checked(
             TensorRows, "tensor_rows", threads=LANE_THREADS, vector=vector, unroll=loads, kept=1, reduced=1, wide=False, lanes=1
@@ -249,11 +252,16 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         lanes = sharing if sharing <= WARP_THREADS else None
         threads = sharing if lanes is None else THREADS if all_bytes <= SMALL_BYTES else LANE_THREADS
     else:
-        most_threads = THREADS if len(reduced) == 1 or size > 2 else THREADS_OF_AXES
-        threads = min(most_threads, max(64, power_of_two(ceil_div(units, LOADS))))
-        if len(reduced) == 1 and units <= 8 * threads:  # all of a row at the same time
+        one_axis, many = len(reduced) == 1, results >= FEW_RESULTS * multiprocessors
+        threads = min(THREADS if one_axis else THREADS_OF_AXES, max(64, power_of_two(ceil_div(units, LOADS))))
+        if one_axis and units <= 8 * threads:  # all of a row at the same time
             unroll = min(power_of_two(ceil_div(units, threads)), STATE_REGISTERS // vector)
+        elif many and not one_axis and units > LOADS * threads:
+            unroll = MOST_UNROLL
         most, slots = units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0)
+        if not one_axis:
+            slots = multiprocessors * (THREADS_OF_SM // threads)
+            most = min(most, slots // max(results, 1))
         parts = _parts(results, most, slots, all_bytes, threads * unroll * vector * size, multiprocessors)
     if types.state == "moments" and lanes == WARP_THREADS:
         unroll = min(unroll, LOADS)  # 5.0 us instead of 5.3 for 2048 x 1000 of float32, 19.2 instead of 19.7 for 8192 x 4096 of bfloat16
@@ -364,9 +372,14 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
         return _parts(tiles, most, slots, all_bytes, threads * unroll * columns * vector * size, multiprocessors)
 
     parts = sharers(threads)
-    if parts > MOST_SHARERS and len(reduced) > 1:
-        threads *= 2
-        parts = sharers(threads)
+    if parts > 1 and lanes > NARROW_LANES and vector * size == VECTOR_BYTES:
+        lanes, unroll = NARROW_LANES, min(MOST_UNROLL, power_of_two(ceil_div(count * NARROW_LANES, threads)))
+        tiles = outer * ceil_div(vectors, lanes)
+        in_flight = tiles * threads * unroll * VECTOR_BYTES
+        busy = BUSY_BYTES_PER_SM * multiprocessors
+        parts = 1
+        if all_bytes * (busy - in_flight) > MEETING_BYTES_OF_COLUMNS * multiprocessors * in_flight:
+            parts = max(1, min(round(2 * busy / in_flight), count // (threads // lanes * unroll * 2)))
     strategy = _checked(
         TensorColumns,
         "tensor_columns",
@@ -391,26 +404,33 @@ def _flat_columns(
     if columns > MAX_FLAT_COLUMNS or (aligned == full and columns >= 32 * full) or rows * columns < 4096:
         return None
     outer = math.prod(axis.extent for axis in kept[:-1])
-    choices: list[tuple[float, int, int, int]] = []
+    size = ELEMENTS[types.stored].bytes
+    all_bytes = outer * rows * columns * size
+    one_turn = outer == 1 and all_bytes <= SHORTLY_READ_BYTES
+    choices: list[tuple[float, float, int, int, int]] = []
     for threads in range(384, 1025, 32):
         vector = full
         while vector > 1 and threads * vector * types.state_bytes > SHARED_BYTES:
             vector //= 2
         period = columns // math.gcd(columns, vector)
         if columns <= threads and threads * vector * types.state_bytes <= SHARED_BYTES:
-            busy = round(20 * (threads // period * period) / threads) / 20
-            choices.append((busy * vector, -abs(threads - FLAT_COLUMN_THREADS), threads, vector))
+            active = threads // period * period
+            busy = round(20 * active / threads) / 20
+            turns = rows * columns / (active * vector * LOADS * multiprocessors)
+            whole = round(20 * turns / math.ceil(turns)) if one_turn and FLAT_COLUMN_THREADS <= threads <= MOST_SHORT_THREADS else 0
+            choices.append((busy * vector, whole, -abs(threads - FLAT_COLUMN_THREADS), threads, vector))
     if not choices:
         return None
-    elements, _, threads, vector = max(choices)
+    elements, _, _, threads, vector = max(choices)
     if elements < full / 4:
         return None
     period = columns // math.gcd(columns, vector)
     turn = threads // period * period * vector * LOADS
-    size = ELEMENTS[types.stored].bytes
-    all_bytes = outer * rows * columns * size
     resident = resident_blocks("flat_columns", threads, size, types.state_bytes) if all_bytes > SHORTLY_READ_BYTES else 1
-    parts = _parts(outer, rows * columns // (2 * turn), multiprocessors * resident, all_bytes, turn * size, multiprocessors)
+    most = rows * columns // (2 * turn)
+    parts = _parts(outer, most, multiprocessors * resident, all_bytes, turn * size, multiprocessors)
+    if one_turn and parts > 1:
+        parts = min(most, multiprocessors)
     strategy = _checked(FlatColumns, "flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)
     return Traversal(strategy, 1, parts, kept, reduced)
 
@@ -455,9 +475,12 @@ def _flat_tiles(
         return None
     lanes, groups = min(pairs, key=rank)
     threads = lanes * groups
-    parts = 1
-    if _meeting_pays(outer * rows * columns * size, tiles(lanes) * threads * LOADS * vector * size, multiprocessors):
+    parts, unroll = 1, LOADS
+    in_flight = tiles(lanes) * threads * LOADS * vector * size
+    if _meeting_pays(outer * rows * columns * size, in_flight, multiprocessors):
         slots = multiprocessors * resident_blocks("flat_tiles", threads, size, types.state_bytes)
         parts = max(1, min(rows // (2 * groups * LOADS), slots // tiles(lanes)))
-    strategy = _checked(FlatTiles, "flat_tiles", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1, lanes=lanes)
+    elif in_flight < BUSY_BYTES_PER_SM * multiprocessors and types.state_registers == 1 and rows >= groups * MOST_UNROLL:
+        unroll = MOST_UNROLL  # 23 x 913 x 401 of halves take 7.6 us, 8.8 with four loads at the same time
+    strategy = _checked(FlatTiles, "flat_tiles", threads=threads, vector=vector, unroll=unroll, kept=len(kept), reduced=1, lanes=lanes)
     return Traversal(strategy, 1, parts, kept, reduced)
