@@ -71,15 +71,16 @@ def form_of(product: Product, numbers: Numbers, architecture: Architecture, sms:
     if numbers.by_bytes:
         return _byte_tiles(product, numbers, architecture)
     pairs = product.aligned_c > 1 and product.n % 2 == 0
+    n, k = max(1, product.n), max(1, product.k)
     form: Form | None = None
     if pairs and product.rows <= STREAMED_ROWS and product.k % product.aligned_a == 0:
         forms = list(streams(streamed_rows(product.rows), numbers, architecture))
-        form = fastest(suited_forms(forms, product.n, product.k, sms), product.n, product.k, numbers, sms)
+        form = fastest(suited_forms(forms, n, k, sms), n, k, numbers, sms)
     elif pairs and product.aligned_a == 8 and architecture.supports("wgmma"):
         if product.rows > FEW_ROWS:
             return _many_rows(product, numbers, architecture, sms)
         groups = warpgroups(32 if product.rows <= 32 else 64, numbers, architecture)
-        form = fastest(groups, product.n, product.k, numbers, sms)
+        form = fastest(groups, n, k, numbers, sms)
     return form or _tiles(product, numbers, architecture)
 
 

@@ -120,6 +120,12 @@ def test_bias_and_activation_follow() -> None:
     np.testing.assert_array_equal(got, np.maximum(a.astype(np.float64) @ weights + bias, 0).astype(np.float16))
 
 
+@pytest.mark.parametrize(("rows", "k", "n"), [(3, 0, 8), (3, 128, 0), (0, 128, 8)])
+def test_products_without_terms_or_results(rows: int, k: int, n: int) -> None:
+    weight = ops.Weight(np.zeros((k, n), np.uint8), np.ones((1, n), np.float16))
+    assert np.array_equal(ops.matmul(activations(k, rows), weight), np.zeros((rows, n)))
+
+
 def test_an_infinite_scale_reaches_its_group_alone() -> None:
     codes, points, scales, _ = case()
     scales[1, 3] = np.inf

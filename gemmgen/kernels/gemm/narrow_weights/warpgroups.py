@@ -54,8 +54,6 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     tile_n: int
     blocks: int
     """Instructions side by side along n of a group of warps, 64 columns each."""
-    k_warps: int
-    """Groups of warps that have the same columns, and take the stages in turn."""
     cluster_k: int
     sharers: int
     """Blocks of a cluster side by side along n, each of which copies a part of the rows of A to all of them."""
@@ -67,6 +65,8 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     instruction_n: int
     """Rows of A: weights are the left factor of an instruction."""
     a_in_registers: bool = True
+    k_warps: int = 1
+    """Groups of warps that share columns."""
 
     @property
     def panel(self) -> int:
@@ -78,18 +78,13 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def consumers(self) -> int:
-        """Groups of warps that multiply."""
-        return self.column_groups * self.k_warps
-
-    @property
-    def column_groups(self) -> int:
-        """Groups of warps side by side along n, each of which reads the stages that its turn is."""
+        """Groups of warps that multiply, side by side along n."""
         return self.tile_n // (4 * WARP_COLUMNS * self.blocks)
 
     @property
     def takes_turns(self) -> bool:
-        """True if groups start their instructions in turns."""
-        return self.consumers > 1 and self.k_warps == 1 and bool(self.promote_steps)
+        """True if groups start their instructions in turns: those whose sums leave the tensor cores after each group of k."""
+        return self.consumers > 1 and bool(self.promote_steps)
 
     @property
     def threads(self) -> int:
@@ -134,7 +129,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def readings(self) -> int:
-        return self.column_groups * self.blocks
+        return self.consumers * self.blocks
 
     @property
     def costs(self) -> str:
@@ -143,15 +138,14 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def shown(self) -> MainloopShown:
         columns = 4 * WARP_COLUMNS * self.blocks
-        taken = f", {self.k_warps} of which take stages in turn" if self.k_warps > 1 else ""
         return MainloopShown(
             (
-                ("groups of warps", f"{self.consumers}, {columns} columns each{taken}; two more warps start copies"),
+                ("groups of warps", f"{self.consumers}, {columns} columns each; two more warps start copies"),
                 ("stages", f"{self.stages}, filled by TMA while others are multiplied"),
                 ("factors", "weights are the left factor, in registers; rows of A the right one, in shared memory"),
             ),
             "group",
-            tuple((0, group * columns, self.tile_m, columns) for group in range(self.column_groups)),
+            tuple((0, group * columns, self.tile_m, columns) for group in range(self.consumers)),
             STORED,
         )
 
@@ -173,7 +167,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     def sums_bytes(self) -> int:
         """Sums that blocks of a cluster send, with a barrier, or of some rows, padded against bank conflicts."""
         if self.cluster_k > 1:
-            return self.k_warps * self.tile_m * self.tile_n * 4 + BARRIER_BYTES
+            return self.tile_m * self.tile_n * 4 + BARRIER_BYTES
         return self.consumers * self.sums_rows * (self.tile_n // self.consumers + 4) * 4
 
     @property
@@ -253,7 +247,6 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         tile_m=tile.threadblock.m,
         tile_n=tile.threadblock.n,
         blocks=tile.warp.n // WARP_COLUMNS,
-        k_warps=mainloop.k_warps,
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
         sharers=mainloop.sharers,
         scales_weights=mainloop.scaled == "weights",
@@ -278,7 +271,7 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
         got = f"{warp.m} of {block.m} rows, {block.k} of k"
         need = f"a multiple of 8 rows up to {MAX_ROWS}, the same for warps, and {TILE_K} of k for warpgroups"
         yield Reason("tile", "mainloop.tile", got, need)
-    consumers = block.n // (4 * warp.n) * mainloop.k_warps
+    consumers = block.n // (4 * warp.n)
     if warp.n not in (WARP_COLUMNS, 2 * WARP_COLUMNS) or block.n % (4 * warp.n) or consumers > MAX_CONSUMERS or block.n > MAX_COLUMNS:
         need = f"{WARP_COLUMNS} or {2 * WARP_COLUMNS} columns for each warp of one to {MAX_CONSUMERS} warpgroups, {MAX_COLUMNS} at most"
         yield Reason("warp_tile", "mainloop.tile.warp", f"{warp.n} of {block.n} columns", need)
