@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from math import gcd
 
 from gemmgen.core.errors import Reason
-from gemmgen.core.formulas import Formula
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.narrow_weights.loop import STORED, Codes, MainloopShown
-from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES, UNIT_WORDS
+from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NarrowWeightsMainloop, SplitKCluster
-from gemmgen.kernels.gemm.tensor_cores.sequence import matrix_map
-from gemmgen.kernels.launch import TensorMapArgument
 from gemmgen.kernels.math.warpgroup import WARPGROUP, WarpgroupInstruction
-from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 TILE_K = 128
@@ -210,21 +206,6 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     def box_a(self) -> tuple[int, int]:
         """Elements along k and rows of a box of A."""
         return BOX_ELEMENTS, self.tile_m // self.sharers
-
-    def maps(self, a: Matrix) -> tuple[TensorMapArgument, TensorMapArgument]:
-        """Tensor maps of A, and of the packed weights: words of a unit, units along k, panels."""
-        units = f"ceil_div(k, {self.unit_k})"
-        weights = TensorMapArgument(
-            name="map_b",
-            array="B",
-            element="u32",
-            extents=(Formula(str(UNIT_WORDS)), Formula(units), Formula(f"ceil_div(n, {PANEL})")),
-            strides=(Formula(str(UNIT_BYTES)), Formula(f"{UNIT_BYTES} * {units}")),
-            meaning=f"the packed weights in boxes of {TILE_K} values of k of {self.tile_n} columns",
-            box=(UNIT_WORDS, TILE_K // self.unit_k, self.tile_n // PANEL),
-            l2_promotion="256B",
-        )
-        return matrix_map(a, self.box_a), weights
 
 
 def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> RegisterLoop | None:
