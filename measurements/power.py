@@ -30,9 +30,13 @@ from gemmgen.kernels.gemm.peer import fastest_product, operand
 from gemmgen.perf.contestants import median_seconds
 
 HERE = Path(__file__).resolve().parent
-SHAPES = ((384, 28672, 8192), (1024, 6144, 9216), (4608, 4608, 4608), (7680, 7680, 7680), (64, 14336, 5632))
+SHAPES = ((4608, 4608, 4608), (384, 28672, 8192), (1024, 6144, 9216), (64, 14336, 5632))
 DATA = (("bf16", "random"), ("f16", "random"), ("f16", "8 bits"), ("bf16", "zeros"))
-TORCH = {"bf16": "bfloat16", "f16": "float16"}
+BYTE_SHAPES = ((4096, 28672, 4096), (7680, 7680, 7680))
+BYTE_DATA = (("s8", "random"), ("s8", "zeros"))
+TORCH = {"bf16": "bfloat16", "f16": "float16", "s8": "int8"}
+RESULTS = {"s8": ("s32", "int32")}
+"""Types of results that differ from the factors'."""
 ORDER = ("ours", "peer", "peer", "ours")
 SETS_BYTES, MAX_SETS = 160 << 20, 24
 GRAPH_SECONDS, GRAPHS = 8e-3, 20
@@ -85,15 +89,19 @@ def measure(torch: Any, shape: tuple[int, int, int], kind: str, data: str, sampl
     """Times one product on one kind of data."""
     m, n, k = shape
     factor = getattr(torch, TORCH[kind])
-    sets = max(1, min(MAX_SETS, SETS_BYTES // ((m * k + k * n) * 2) + 1))
+    result, stored = RESULTS.get(kind, (kind, TORCH[kind]))
+    sets = max(1, min(MAX_SETS, SETS_BYTES // ((m * k + k * n) * factor.itemsize) + 1))
 
     def matrix(rows: int, columns: int) -> Any:
+        if kind == "s8":
+            least, most = (0, 1) if data == "zeros" else (-100, 100)
+            return torch.randint(least, most, (rows, columns), dtype=factor, device="cuda")
         made = torch.randn((rows, columns), device="cuda") / 4
         return (torch.zeros_like(made) if data == "zeros" else made.bfloat16() if data == "8 bits" else made).to(factor)
 
     a, b = [matrix(m, k) for _ in range(sets)], [matrix(n, k).t() for _ in range(sets)]
-    own, theirs = (torch.empty((m, n), dtype=factor, device="cuda") for _ in range(2))
-    product = Product(operand(a[0], kind), operand(b[0], kind), operand(own, kind), "none")
+    own, theirs = (torch.empty((m, n), dtype=getattr(torch, stored), device="cuda") for _ in range(2))
+    product = Product(operand(a[0], kind), operand(b[0], kind), operand(own, result), "none")
     peers: list[Any] = [fastest_product(product, (a[index], b[index], theirs), None, 1.0, 0.0) for index in range(sets)]
     calls: dict[str, Callable[[int], Any]] = {
         "ours": lambda index: ops.matmul(a[index], b[index], out=own),
@@ -149,11 +157,11 @@ def main() -> None:
 
     began, rows = time.monotonic(), []
     with sampler(arguments.gpu) as samples:
-        for shape in SHAPES:
-            for kind, data in DATA:
-                if time.monotonic() - began < arguments.seconds:
-                    rows.append(asdict(measure(torch, shape, kind, data, samples)))
-                    print(rows[-1], flush=True)
+        cases = [(shape, *data) for shapes, kinds in ((BYTE_SHAPES, BYTE_DATA), (SHAPES, DATA)) for shape in shapes for data in kinds]
+        for shape, kind, data in cases:
+            if time.monotonic() - began < arguments.seconds:
+                rows.append(asdict(measure(torch, shape, kind, data, samples)))
+                print(rows[-1], flush=True)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     found = {"device": torch.cuda.get_device_name(), "date": date, "torch": torch.__version__, "rows": rows}
     write_atomically(arguments.out, (json.dumps(found, indent=1) + "\n").encode())
