@@ -409,7 +409,9 @@ Reduce = Literal["sum", "max", "min", "absmax", "sum_of_squares"]
 MAX_NAMES = 256
 """Operands, intermediate values and outputs of one formula: no kernel has registers for more."""
 RESULTS = ("C", "y", "Y", "out", VALUE)
-"""Names of the result of a kernel among the outputs of a formula. Intermediate values may have those in small letters, too."""
+"""Names of the result of a kernel among the outputs of a formula."""
+ALSO_NAMED = {"inputs": ("y",), "let": ("y", "out")}
+"""Those that operands and intermediate values may have, too."""
 PRODUCT = "acc"
 """Another name of the value before a formula."""
 SECOND = "acc2"
@@ -519,8 +521,9 @@ class Formula(Operation):
             return fields
         outputs = {word: {"value": one} if isinstance(one, str) else one for word, one in fields["outputs"].items()}
         results = [word for word in outputs if word in RESULTS]
-        if twice := [word for word in results if isinstance(fields.get("let"), Mapping) and word in fields["let"]]:
-            raise FormulaError(f"two meanings of {twice[0]!r}, under let and under outputs", "need names that differ")
+        for part in ("inputs", "let"):
+            if twice := [word for word in results if isinstance(fields.get(part), Mapping) and word in fields[part]]:
+                raise FormulaError(f"two meanings of {twice[0]!r}, under {part} and under outputs", "need names that differ")
         if len(results) + ("value" in fields) > 1:
             names = ", ".join([*results, *(["value"] if "value" in fields else [])])
             raise FormulaError(f"two writers of the result: {names}", "need one")
@@ -543,7 +546,7 @@ class Formula(Operation):
         known = {VALUE, PRODUCT, SECOND, *COORDINATES, *SPECIAL}
         for kind, names in (("inputs", self.inputs), ("let", self.let), ("outputs", self.outputs)):
             for word in names:
-                if word in known or (word in RESULTS and not (kind == "let" and word.islower())):
+                if word in known or (word in RESULTS and word not in ALSO_NAMED.get(kind, ())):
                     raise FormulaError(f"{word!r}, which expressions know already", "need another name", kind)
                 if word in known_functions() or word in extension_names():
                     raise FormulaError(f"{word!r}, which is a function", "need another name", kind)

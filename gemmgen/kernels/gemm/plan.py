@@ -504,6 +504,17 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         return ()
 
     @property
+    def operand_in_stages(self) -> Access | None:
+        """The operand of the epilogue that comes through the stages of the factors."""
+        return None
+
+    @property
+    def _given_elements(self) -> tuple[Access, ...]:
+        """Operands of other types than C's whose elements the kernel gives to the epilogue's function."""
+        staged = self.operand_in_stages
+        return (*self.paired_inputs, *([staged] if staged is not None and staged.placed else []))
+
+    @property
     def reads_next_chunk(self) -> bool:
         """True if these operands are read a chunk of columns ahead, those of a tile's first before the products are computed."""
         return False
@@ -511,7 +522,7 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
     def placed(self, step: Step) -> tuple[Matrix, ...]:
         """Matrices that the epilogue's function reads or writes at an element's place."""
         collected = {store.argument.name for store in (*self.collected_outputs, *self.paired_outputs)}
-        collected |= {access.name for access in self.paired_inputs}
+        collected |= {access.name for access in self._given_elements}
         return tuple(matrix for matrix in step.placed if matrix.name not in collected)
 
     def epilogue_code(self, step: Step) -> str:
@@ -519,7 +530,7 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         code = step.code
         for vector in self.column_vectors:
             code = code.replace(vector.access.text, f"{vector.name}[column]")
-        for access in self.paired_inputs:
+        for access in self._given_elements:
             code = code.replace(access.text, f"{access.name}_element")
         for store in (*self.collected_outputs, *self.paired_outputs):
             written = "\n".join(store.lines)

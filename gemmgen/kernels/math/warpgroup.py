@@ -360,6 +360,8 @@ class WarpgroupLoop(WarpgroupInstruction):
     """True if groups of warps skip a tile in which none of their rows exists."""
     residual: bool = False
     """True if a residual comes through shared memory, to where its results are collected."""
+    operand_boxes: int = 0
+    """Boxes of a tile's rows, each of 128 bytes, in which stages bring an operand of the epilogue behind the tile's factors; 0: none."""
     transposed_store: bool = False
     """True if a warp transposes its results in shared memory, so that its lanes store side by side."""
     column_bytes: int = 0
@@ -425,6 +427,11 @@ class WarpgroupLoop(WarpgroupInstruction):
     def sharers(self) -> int:
         """Blocks that copy tiles for one another."""
         return self.cluster_m * self.cluster_n
+
+    @property
+    def operand_stages(self) -> int:
+        """Stages of those boxes: each has one in place of a tile of A, and one in place of a tile of B."""
+        return -(-self.operand_boxes // 2)
 
     @property
     def unit(self) -> str:

@@ -211,6 +211,17 @@ def test_values_on_the_way_may_have_the_name_of_a_result(kind: str) -> None:
     assert verified({**fields, FIELDS.get(kind, "epilogue"): formula}) == []
 
 
+def test_operands_may_have_the_name_of_a_result() -> None:
+    formula = {"inputs": {"y": {"per": "row"}}, "outputs": {"C": "acc * y", "kept": {"value": "y + 1"}}}
+    assert verified({"kind": "gemm", **STRATEGIES["naive"], "epilogue": formula}) == []
+
+
+def test_convolutions_have_operands_of_truth_values() -> None:
+    inputs = {f"{per}_kept": {"per": per, "type": "bool"} for per in ("row", "channel", "element")}
+    formula = {"inputs": inputs, "value": "value if row_kept and channel_kept or element_kept else 0"}
+    assert verified({**FAMILIES["conv2d"], "epilogue": formula}) == []
+
+
 @pytest.mark.parametrize("kind", ["naive", "reduction", "elements", "elementwise", "cpu_gemm"])
 def test_formulas_of_a_list_may_use_the_same_names(kind: str) -> None:
     listed = [{"op": "formula", "let": {"z": f"square(max(value, {low}))", "z2": "z + 1"}, "value": "z2 - z / 2"} for low in (0, 1)]
@@ -259,6 +270,32 @@ def test_one_matrix_of_the_type_of_the_result_comes_in_boxes(name: str, consumer
     fields = {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": {**WARPGROUPS, **more}, "epilogue": BOXES[name]}
     assert ("map_f" if name == "multiply" else "map_gate") in gemmgen.plan(fields).tensor_maps
     assert verified(fields) == []
+
+
+IN_STAGES: dict[str, dict[str, Any]] = {
+    "float32": {"inputs": {"gate": {"per": "element", "type": "f32"}}, "value": "acc + gate"},
+    "bfloat16": {
+        "inputs": {"gate": {"per": "element", "type": "bf16"}},
+        "outputs": {"C": "acc * gate", "kept": {"value": "acc - gate", "type": "bf16"}},
+    },
+}
+
+
+@pytest.mark.parametrize(("schedule", "consumers"), [("ping_pong", 2), ("cooperative", 1), ("cooperative", 2)])
+@pytest.mark.parametrize("stored", IN_STAGES)
+def test_stages_bring_an_operand_behind_the_factors(stored: str, schedule: str, consumers: int) -> None:
+    rows = 64 * (consumers if schedule == "cooperative" else 1)
+    loop = {"tile": {"m": rows, "n": rows, "k": 64}, "stages": 4, "schedule": schedule, "consumers": consumers, "persistent_blocks": 2}
+    fields = {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": {"strategy": "wgmma", **loop}, "epilogue": IN_STAGES[stored]}
+    plan = gemmgen.plan(fields)
+    assert plan.loop.operand_boxes == rows * (4 if stored == "float32" else 2) // 128 and "map_gate" in plan.tensor_maps
+    assert verified(fields) == []
+
+
+def test_stages_leave_operands_alone_where_few_would_remain() -> None:
+    loop = {"strategy": "wgmma", "tile": {"m": 64, "n": 64, "k": 64}, "consumers": 1, "stages": 2}
+    fields = {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": loop, "epilogue": IN_STAGES["float32"]}
+    assert gemmgen.plan(fields).loop.operand_boxes == 0
 
 
 SUMS = {
@@ -522,6 +559,7 @@ def test_batches_have_matrices_of_their_own() -> None:
         ({"outputs": {"C": "acc", "value": "acc"}}, "two writers of the result"),
         ({"value": "saved", "let": {"saved": "acc"}, "outputs": {"saved": {"value": "acc"}}}, "two meanings of 'saved'"),
         ({"let": {"y": "acc"}, "outputs": {"y": "y * 2"}}, "two meanings of 'y', under let and under outputs"),
+        ({"inputs": {"y": {"scalar": "f32"}}, "outputs": {"y": "y * 2"}}, "two meanings of 'y', under inputs and under outputs"),
         ({"let": {"value": "acc"}}, "got 'value', which expressions know already at let"),
         ({"outputs": {"C": "acc", "total": {"reduce": "sum"}}}, "got reduce, need either value, or reduce with of"),
         ({"outputs": {"C": "acc", "total": {"reduce": "sum", "of": "acc", "type": "f16"}}}, "got a reduction of type f16, need f32"),

@@ -9,12 +9,12 @@ from typing import Literal
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import round_up
-from gemmgen.kernels.epilogue.operations import Operation
+from gemmgen.kernels.epilogue.operations import Operand, Operation
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import Step, Store
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.plan import Outline
-from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, SplitKCluster, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
 from gemmgen.kernels.gemm.tensor_cores.reasons import COPY_ALIGNMENT
 from gemmgen.kernels.gemm.wgmma.reasons import (
@@ -151,8 +151,10 @@ def warpgroup_loop(
         if staging is None:
             need = f"boxes that divide the columns of a tile evenly among {parts} blocks"
             outline.reasons.append(Reason("finish", "mainloop.tile.n", str(tile.n), need))
-        loop = replace(loop, staging=staging, residual=staging is not None and not column_major and _reads_in_boxes(spec))
-        loop = replace(loop, scatters=finish_all(spec))
+        loop = replace(loop, staging=staging, scatters=finish_all(spec))
+        loop = replace(loop, operand_boxes=_operand_boxes(spec, loop))
+        in_boxes = staging is not None and not column_major and not loop.operand_boxes and _reads_in_boxes(spec)
+        loop = replace(loop, residual=in_boxes)
         columns = replace(loop, column_bytes=_column_bytes(spec, matrices[2], tile.n))
         room = ResidentBlocks(architecture, columns.min_blocks_per_sm, columns.threads).shared_bytes
         loop = columns if columns.shared_bytes <= room else loop
@@ -180,6 +182,26 @@ def vector_bytes(columns: int) -> int:
 
 def _reads_in_boxes(spec: GemmSpec) -> bool:
     return has_one_matrix(spec.epilogue, spec.storage.c) and spec.batch != "grouped" and spec.beta == "zero"
+
+
+def staged_operand(epilogue: Sequence[Operation], stored: str) -> Operand | None:
+    """The epilogue's only matrix of C's shape that has C's type or float32, which stages may bring; ``stored``: C's type."""
+    operands = [operand for operation in epilogue for operand in operation.operands() if operand.like_output]
+    return operands[0] if len(operands) == 1 and operands[0].stored in (None, stored, "f32") else None
+
+
+def _operand_boxes(spec: GemmSpec, loop: WarpgroupLoop) -> int:
+    """Boxes in which stages bring an operand of the epilogue: where a block multiplies for itself, and two stages remain for factors."""
+    operand = staged_operand(spec.epilogue, spec.storage.c)
+    if operand is None or loop.staging is None or not loop.staging.matrices or loop.staging.column_major or spec.constant:
+        return 0
+    alone = spec.batch == "none" and loop.cluster_blocks == 1 and isinstance(spec.decomposition, DataParallel) and loop.k_groups == 1
+    whole = loop.mainloop == "accumulate" and loop.a.tile_bytes == loop.tile_m * SPAN_BYTES <= loop.b.tile_bytes
+    if not alone or not whole or loop.gathers or loop.scale_bytes or spec.beta != "zero":
+        return 0
+    columns = SPAN_BYTES // ELEMENTS[operand.stored or spec.storage.c].bytes
+    boxes = -(-loop.tile_n // columns)
+    return boxes if replace(loop, operand_boxes=boxes).operand_stages + 2 <= loop.stages else 0
 
 
 def boxed_outputs(spec: GemmSpec, loop: WarpgroupLoop, epilogue: Sequence[Step]) -> tuple[Store, ...]:

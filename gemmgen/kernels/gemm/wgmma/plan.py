@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.epilogue.steps import Access, Store
+from gemmgen.kernels.epilogue.steps import Access, Step, Store
 from gemmgen.kernels.gemm.launch_costs import TRANSPOSED_TOGETHER, finishing_pace
 from gemmgen.kernels.gemm.plan import EpilogueVector, Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
@@ -17,6 +17,7 @@ from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan, tensor_numbers
+from gemmgen.kernels.gemm.tensor_cores.reasons import COPY_ALIGNMENT
 from gemmgen.kernels.gemm.tensor_cores.sparse import sparse_product
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
 from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs, vector_bytes, warpgroup_loop, warpgroup_regions
@@ -126,7 +127,12 @@ class WgmmaPlan(TensorPlan):
 
     @property
     def residual_staged(self) -> bool:
-        return self.loop.residual
+        return self.loop.residual or (self.operand_in_stages is not None and not self.operand_in_stages.placed)
+
+    @property
+    def operand_in_stages(self) -> Access | None:
+        """The operand of the epilogue that stages bring."""
+        return _operand_in_stages(self.loop, self.epilogue)
 
     @property
     def collected_outputs(self) -> tuple[Store, ...]:
@@ -147,7 +153,7 @@ class WgmmaPlan(TensorPlan):
     @property
     def paired_inputs(self) -> tuple[Access, ...]:
         accesses = [access for step in self.inner_epilogue for access in step.accesses if access.placed and access.stored == "f32"]
-        return tuple(access for access in accesses if isinstance(access.argument, Matrix)) if self._in_pairs else ()
+        return tuple(one for one in accesses if isinstance(one.argument, Matrix) and one != self.operand_in_stages) if self._in_pairs else ()
 
     @property
     def finishes_at_once(self) -> bool:
@@ -231,6 +237,8 @@ def plan(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Architecture) ->
     )
     epilogue = outline.epilogue()
     assert loop is not None
+    if operand := _operand_in_stages(loop, epilogue):
+        epilogue = tuple(replace(step, accesses=_aligned(step.accesses, operand)) for step in epilogue)
     name = outline.name("gemm", name_parts(spec, mainloop))
     grid, copied = grid_of(loop), copy_plan(name, mainloop, outline.matrices)
     regions = warpgroup_regions(loop)
@@ -241,6 +249,19 @@ def plan(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Architecture) ->
         loop=loop,
         copied=copied,
     )
+
+
+def _operand_in_stages(loop: WarpgroupLoop, epilogue: Sequence[Step]) -> Access | None:
+    found = [access for step in epilogue for access in step.accesses if access.operand.like_output] if loop.operand_boxes else []
+    return found[0] if found else None
+
+
+def _aligned(accesses: Sequence[Access], operand: Access) -> tuple[Access, ...]:
+    """The accesses with the operand's matrix aligned as TMA reads it."""
+    matrix = operand.argument
+    assert isinstance(matrix, Matrix)
+    aligned = replace(operand, argument=replace(matrix, alignment=COPY_ALIGNMENT // matrix.element_bytes))
+    return tuple(aligned if access == operand else access for access in accesses)
 
 
 def grid_of(loop: WarpgroupLoop) -> Grid:

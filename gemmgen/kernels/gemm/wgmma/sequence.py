@@ -24,7 +24,7 @@ from gemmgen.kernels.gemm.wgmma.copied import COPY_THREADS, CopyPlan
 from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs
 from gemmgen.kernels.gemm.wgmma.sparse import metadata_matrix
 from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, TensorMapArgument
-from gemmgen.kernels.math.warpgroup import TICKET_BYTES, WarpgroupLoop, WarpgroupOperand
+from gemmgen.kernels.math.warpgroup import SPAN_BYTES, TICKET_BYTES, WarpgroupLoop, WarpgroupOperand
 from gemmgen.kernels.matrix import Matrix
 
 
@@ -67,8 +67,10 @@ def wgmma_sequence(
         main = [*factors, *map_c, *(result if problem.betas or spec.batch == "grouped" else problem.epilogue)]
         residuals = [matrix for step in epilogue for matrix in step.matrices if loop.residual]
         outputs = [store.argument for store in boxed_outputs(spec, loop, epilogue)]
-        for matrix in (*residuals, *(output for output in outputs if isinstance(output, Matrix))):
-            maps.append(matrix_map(matrix, loop.staging.box))
+        staged = [access.argument for step in epilogue for access in step.accesses if access.operand.like_output and loop.operand_boxes]
+        boxes = {one.name: (SPAN_BYTES // one.element_bytes, loop.tile_m) for one in staged if isinstance(one, Matrix)}
+        for matrix in (*residuals, *(one for one in (*staged, *outputs) if isinstance(one, Matrix))):
+            maps.append(matrix_map(matrix, boxes.get(matrix.name, loop.staging.box)))
             mapped = {matrix.name, *(scalar.name for scalar in matrix.scalars)}
             main = [*(argument for argument in main if argument.name not in mapped), maps[-1]]
     else:
