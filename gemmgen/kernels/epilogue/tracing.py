@@ -47,7 +47,8 @@ def epilogue(
 ) -> Epilogue | Callable[[Callable[..., object]], Epilogue]:
     """A decorator that turns a function into an epilogue, with inputs or, ``@gemmgen.epilogue``, without.
 
-    The function has parameters with the names of ``inputs``, and any of ``acc`` (the product so far), ``row`` and ``column``. It returns
+    The function has parameters with the names of ``inputs``, and any of ``acc`` (the product so far), ``row`` and ``column``. If neither
+    ``acc`` nor ``value`` is among them, a first parameter of another name is the product so far. The function returns
     the result, or a mapping with the result under ``C`` and further outputs by their names: symbols, or mappings such as
     ``{"value": z, "type": "bf16"}`` and ``{"reduce": "max", "of": abs(y)}``. It is called once, on symbols; ``if`` on a symbol is
     refused, ``select`` chooses. Values that the function uses several times become intermediate values of the formula.
@@ -55,7 +56,7 @@ def epilogue(
     Parameters
     ----------
     function
-        A function whose parameters are among ``acc``, ``value``, ``row`` and ``column``.
+        A function whose parameters, but for the first, are among ``acc``, ``value``, ``row`` and ``column``.
     **inputs
         The properties of each operand by name, as in a formula: ``gate={"per": "element", "type": "bf16"}``.
 
@@ -76,14 +77,18 @@ def epilogue(
             signature = inspect.signature(function)
         except (TypeError, ValueError):
             raise SpecError(f"epilogue {name_of(function)}: no signature that Python knows; write a function with parameters") from None
+        words = {word: word for word in signature.parameters}
+        first = next(iter(words), VALUE)
+        if first not in known and not {PRODUCT, VALUE} & words.keys() and not nearest(first, known):
+            words[first] = VALUE
         for parameter in signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise SpecError(f"epilogue {name_of(function)}: got the parameter {parameter}, need parameters with a name each")
-            if parameter.name not in known:
+            if words[parameter.name] not in known:
                 word = parameter.name
                 hint = nearest(word, known) or f": declare it, as in gemmgen.epilogue({word}={{'per': 'column'}})"
                 raise SpecError(f"epilogue {name_of(function)}: the parameter {word!r} is no input{hint}")
-        bound = inspect.BoundArguments(signature, OrderedDict((word, Symbol(name(word))) for word in signature.parameters))
+        bound = inspect.BoundArguments(signature, OrderedDict((word, Symbol(name(meant))) for word, meant in words.items()))
         result = function(*bound.args, **bound.kwargs)
         outputs = result if isinstance(result, Mapping) else {VALUE: result}
         return Epilogue(_formula(inputs, {str(key): value for key, value in outputs.items()}))

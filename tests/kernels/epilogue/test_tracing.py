@@ -45,6 +45,7 @@ def test_a_decorator_without_inputs_needs_no_brackets() -> None:
         return symbols.relu(acc) * 2
 
     assert doubled == {"inputs": {}, "outputs": {"value": "relu(acc) * 2"}}
+    assert gemmgen.epilogue(lambda x, row: x + row) == {"inputs": {}, "outputs": {"value": "value + row"}}
     with pytest.raises(SpecError, match=r"'bias' is no input: declare it, as in gemmgen.epilogue\(bias="):
         gemmgen.epilogue(lambda acc, bias: acc + bias)
 

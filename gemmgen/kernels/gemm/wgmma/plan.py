@@ -173,6 +173,17 @@ class WgmmaPlan(TensorPlan):
         return bool(self.paired_inputs) and self._spare_registers >= 2 * self._chunk_registers
 
     @property
+    def collects_pairs(self) -> bool:
+        if self.loop.staging is None or not self.paired_outputs:
+            return False
+        read = 2 * self._chunk_registers if self.reads_next_chunk else 0
+        return self._spare_registers >= read + len(self.paired_outputs) * self.loop.staging.columns // 2
+
+    @property
+    def fetched_inputs(self) -> tuple[Access, ...]:
+        return self.paired_inputs if self.loop.persistent_blocks and self.spec.batch == "none" else ()
+
+    @property
     def operands_ahead(self) -> int:
         """Fragments whose operands a thread reads at once, where it does not read those of a whole chunk ahead."""
         return 8 if self._spare_registers >= self._chunk_registers else 4

@@ -34,7 +34,7 @@ from gemmgen.kernels.gemm.wgmma.cost import (
     spread,
     usable,
 )
-from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS, STORE_BUFFERS, has_one_matrix
+from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS, STORE_BUFFERS, has_one_matrix, staged_operand
 from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.point_model import Extents, Shapes, point_model, traits_of
@@ -596,12 +596,16 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     neighbours = np.where(larger_b, np.ceil(tiles_m / at.cluster_m), np.ceil(tiles_n / at.cluster_n))
     side_by_side = (waves <= 1) & (neighbours <= WIDE_BAND) & (not divided)
 
+    # A block of one tile has its stages bring an operand of the epilogue, too.
+    staged = not lattice.ping_pong and not storage.column_major and staged_operand(request.epilogue, request.c.type) is not None
+    of_one_tile = staged & (works <= persistent)
+
     def spec(place: int, early: bool) -> GemmSpec:
         once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
         starts = bool(starting[place] or (early and made.early[place]))
         band = {"group": BAND if neighbours[place] <= BAND else WIDE_BAND} if side_by_side[place] else {}
         order = {"along": "major"} if band and larger_b[place] == storage.column_major else {}
-        return _spec(lattice, int(chosen[place]), int(persistent[place]), starts, once, order | band)
+        return _spec(lattice, int(chosen[place]), 0 if of_one_tile[place] else int(persistent[place]), starts, once, order | band)
 
     shapes = Shapes(
         at.tile_m,
