@@ -152,8 +152,10 @@ class WgmmaPlan(TensorPlan):
 
     @property
     def paired_inputs(self) -> tuple[Access, ...]:
+        if not self._in_pairs:
+            return ()
         accesses = [access for step in self.inner_epilogue for access in step.accesses if access.placed and access.stored == "f32"]
-        return tuple(one for one in accesses if isinstance(one.argument, Matrix) and one != self.operand_in_stages) if self._in_pairs else ()
+        return tuple(access for access in accesses if isinstance(access.argument, Matrix) and access != self.operand_in_stages)
 
     @property
     def finishes_at_once(self) -> bool:
