@@ -83,7 +83,7 @@ class State:
     groups: tuple[_Group, ...] = ()
     open: _Group = _Group()
     dirty: frozenset[str] = frozenset()
-    """Registers of products that were written since the last fence of products."""
+    """Registers of products that other statements used since the last fence of products."""
     plain: frozenset[int] = frozenset()
     """Stores by threads since the last barrier, by number, that no fence makes visible to TMA."""
     fenced_stores: frozenset[int] = frozenset()
@@ -229,18 +229,18 @@ class Ring:
         return State(dirty=self.product_registers)
 
     def plain(self, state: object, instruction: Instruction, certain: bool) -> object:
-        """Registers of products in flight are not touched, and those that change are noted."""
+        """Registers of products in flight are not touched, and those that are used are noted."""
         assert isinstance(state, State)
         if self.fragments is not None:
             tracked = self.fragments.computed(state.tracked, instruction, certain)
             if tracked is not state.tracked:
                 state = replace(state, tracked=tracked)
-        used, changed = self._of_products(instruction)
+        used, _ = self._of_products(instruction)
         if not used:
             return state
         if any(used & group.registers for group in (state.open, *state.groups)):
             self.found.note("races", ("registers", instruction.line), False, "a register of a product in flight", instruction)
-        return replace(state, dirty=state.dirty | changed) if changed - state.dirty else state
+        return replace(state, dirty=state.dirty | used) if used - state.dirty else state
 
     def _of_products(self, instruction: Instruction) -> tuple[frozenset[str], frozenset[str]]:
         """The registers of products that a statement uses, and those that it writes."""
@@ -653,7 +653,9 @@ class Ring:
         used, targets = self._of_products(instruction)
         sources = used - targets
         fine = not (targets | sources) & state.dirty
-        self.found.note("races", ("product", instruction.line), fine, "its registers changed since the last fence", instruction)
+        self.found.note(
+            "races", ("product", instruction.line), fine, "other statements used its registers since the last fence", instruction
+        )
         flying = (state.open, *state.groups)
         others = [each for group in flying for each in group.results]
         fine = all(targets == each or not used & each for each in others) and not any(

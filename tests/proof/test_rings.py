@@ -159,6 +159,13 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
         ),
         "progress",
     ),
+    "a sum is read between a fence and its products": (
+        changed(
+            r"(wgmma\.fence\.sync\.aligned;)([^{]*mma_async[^{]*\{(%f\d+))",
+            lambda m: f"{m[1]}\n\t{{ .reg .f32 f; add.f32 f, {m[3]}, {m[3]}; }}{m[2]}",
+        ),
+        "races",
+    ),
     "lanes of a warp store to one row": (changed(r"and\.b32(?=\s+%r\d+, %r1, 15;)", lambda m: "or.b32"), "races"),
     "a generic address of a barrier": (lambda ptx: ptx.replace("mbarrier.arrive.shared::cta", "mbarrier.arrive"), "memory"),
     "a generic address of matrices": (lambda ptx: re.sub(r"(stmatrix\S*)\.shared\.b16", r"\1.b16", ptx), "memory"),
