@@ -161,7 +161,7 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "a sum is read between a fence and its products": (
         changed(
-            r"(wgmma\.fence\.sync\.aligned;)([^{]*mma_async[^{]*\{(%f\d+))",
+            r"(wgmma\.fence\.sync\.aligned;)((?:[^w]|w(?!gmma))*wgmma\.mma_async[^{]*\{(%f\d+))",
             lambda m: f"{m[1]}\n\t{{ .reg .f32 f; add.f32 f, {m[3]}, {m[3]}; }}{m[2]}",
         ),
         "races",
