@@ -39,17 +39,16 @@ SCOPES = ("gpu", "sys")
 def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
     """The protocol of one kernel whose memory, races and progress are proved; ``ended`` are its waits that are proved to end."""
     known, verdict = lifter.known, Verdict("handover")
-    arrays = known.contract.arrays
     accesses = [access for access in known.lifted.accesses if access.space not in ("shared", "local")]
     for access in accesses:
         if access.address is None or access.address.base is None:
             verdict.unproved.append(f"{place(access)}: {NO_ARRAY}")
     if verdict.unproved:
         return verdict
-    here = [access for access in accesses if access.address is not None and arrays[access.address.base or ""].workspace]
+    here = [access for access in accesses if known.contract.in_workspace(access.address)]
     verdict.obligations = len(here)
     if known.contract.launch.programmatic:
-        verdict.unproved += [f"{place(access)}: the launch before may still run" for access in accesses if not _waited(lifter, access)]
+        verdict.unproved += begun_early(lifter)
         if not _always_waits(lifter):
             verdict.unproved.append("this launch may be complete before those before it: threads may not wait for them")
     if any(access.writes for access in here) and not all(access.kind == "store" for access in here):
@@ -68,6 +67,14 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
         verdict.unproved += [f"{place(access)}: it may store to bytes of the workspace that must be 0 after a launch" for access in beyond]
     verdict.proved = verdict.obligations - len(verdict.unproved)
     return verdict
+
+
+def begun_early(lifter: Lifter) -> list[str]:
+    """The accesses to global memory of a launch that may begin early, where the launches before it may still run."""
+    if not lifter.known.contract.launch.programmatic:
+        return []
+    accesses = [access for access in lifter.known.lifted.accesses if access.space not in ("shared", "local", "const")]
+    return [f"{place(access)}: the launch before may still run" for access in accesses if not _waited(lifter, access)]
 
 
 def _stored_and_loaded(accesses: Sequence[Access], besides: Sequence[Access]) -> list[Access]:

@@ -97,7 +97,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.coverage import coverage, product_of
     from gemmgen.proof.flags import ended_waits
     from gemmgen.proof.forms import is_understood
-    from gemmgen.proof.handover import handover
+    from gemmgen.proof.handover import begun_early, handover
     from gemmgen.proof.in_place import read_by_others
     from gemmgen.proof.initialised import initialised
     from gemmgen.proof.lifting import Lifter
@@ -163,6 +163,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             verdicts["once"] = once(lifter, verdicts["memory"], ordered and verdicts["memory"].holds)
             if why := read_by_others(lifter, verdicts["once"]):
                 verdicts["races"].unproved.append(why)
+            verdicts["races"].unproved += begun_early(lifter)
             missing = Verdict("initialised", unproved=["races and progress must be proved first"])
             verdicts["initialised"] = initialised(lifter) if ordered else missing
             if _shares(sequence):

@@ -6,7 +6,11 @@ import pytest
 
 pytest.importorskip("z3")
 
+import gemmgen
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.proof.prover import KernelProof, domain, prove_sequence
+from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import compile_source
 from tests.proof.kernels import SAMPLES, Sample
 
@@ -76,3 +80,13 @@ def test_the_domain_names_every_precondition() -> None:
         "different elements of y have different addresses",
         "no grid of more than 2^30 blocks",
     )
+
+
+def test_launches_before_an_early_one_are_waited_for() -> None:
+    plan = gemmgen.plan(gemmgen.load_spec(shipped_specs()["reduction/sum/1k"]))
+    assert isinstance(plan, KernelPlan) and plan.sequence.launches[0].programmatic
+    ptx = compile_plan(plan).ptx
+    early = ptx.replace("griddepcontrol.wait;", "")
+    assert early != ptx
+    proved = [prove_sequence(plan.sequence, text, seconds=30.0)[0].proved for text in (ptx, early)]
+    assert "races" in proved[0] and "races" not in proved[1]
