@@ -6,7 +6,10 @@ from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instructi
 
 
 def whole_parameter(function: Function, instruction: Instruction) -> int | None:
-    """The place of the parameter that a statement loads whole into a register of its size; None for other statements."""
+    """The place of the parameter that a statement loads whole into a register; None for other statements.
+
+    A wider register has the parameter's number if the load extends its sign: no dimension is beyond the range of its parameter.
+    """
     if instruction.opcode != "ld" or not instruction.has("param"):
         return None
     target, source = instruction.operands
@@ -18,5 +21,6 @@ def whole_parameter(function: Function, instruction: Instruction) -> int | None:
     size = TYPE_BYTES[instruction.type]
     for place, parameter in enumerate(function.parameters):
         if parameter is variable:
-            return place if parameter.size == size == TYPE_BYTES[target.type] else None
+            same = TYPE_BYTES[target.type] == size or (TYPE_BYTES[target.type] > size and instruction.type.startswith("s"))
+            return place if parameter.size == size and same else None
     return None
