@@ -93,8 +93,9 @@ def copied(array: Any, copy: Copy, stream: int | None = None) -> Any:
     arrays of libraries that cannot copy."""
     if is_torch(array):
         with _torch_stream(array, stream):
-            wide = array.expand(copy.shape)
-            return wide.mT.contiguous().mT if copy.by_columns else wide.contiguous()
+            # Not contiguous(), which gives an array without gaps back as it is, wherever it begins.
+            wide, plain = array.expand(copy.shape), sys.modules["torch"].contiguous_format
+            return wide.mT.clone(memory_format=plain).mT if copy.by_columns else wide.clone(memory_format=plain)
     library = library_of(array)
     if library not in ("numpy", "cupy"):
         raise LaunchError(

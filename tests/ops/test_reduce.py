@@ -140,3 +140,10 @@ def test_means_and_norms_of_integers_that_64_bits_do_not_sum(word: str) -> None:
     x = np.full(6, np.iinfo(word).min, word)
     assert ops.reduce(x, "mean") == float(x[0])
     np.testing.assert_allclose(ops.reduce(x, "l2_norm"), np.linalg.norm(x.astype(np.float64)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_invariant_rows_between_vectors_are_copied(library):
+    values = np.arange(-7, 9, dtype="i8")
+    x = values[1:15] if library == "numpy" else pytest.importorskip("torch").from_numpy(values)[1:15]
+    assert int(ops.reduce(x, "sum", 0, batch_invariant=True)) == values[1:15].sum()
