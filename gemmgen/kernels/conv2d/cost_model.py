@@ -46,15 +46,21 @@ class WarpgroupCosts:
     """Part of the stores that other work does not hide."""
     joined: float
     """Clock cycles in which the first block of a cluster reads the sums of each other block."""
+    copies: float
+    """Time of copies of vectors by threads over that of copies by TMA of rows of whole steps that begin at sectors."""
+    shared: float
+    """Part of the time of a copy that sharing it with the other blocks of a cluster does not save."""
     scattered: float
     """Blocks of clusters that divide a tile's sum, over those that the SMs hold at once: GPCs do not hold whole numbers of clusters."""
 
 
 WARPGROUP_COSTS = {
-    True: WarpgroupCosts(in_flight=1.6, issue=1.0, windows=1.25, loads=0.52, stores=0.3, joined=530.0, scattered=132 / 128),
-    False: WarpgroupCosts(COPIES_IN_FLIGHT, TENSOR_CORE_ISSUE, 1.0, COPY_ENGINE_SHARE, STORES_EXPOSED, 0.0, 1.0),
+    True: WarpgroupCosts(
+        in_flight=1.6, issue=1.0, windows=1.25, loads=0.8, stores=0.6, joined=650.0, copies=1.7, shared=0.8, scattered=1.1
+    ),
+    False: WarpgroupCosts(COPIES_IN_FLIGHT, TENSOR_CORE_ISSUE, 1.0, COPY_ENGINE_SHARE, STORES_EXPOSED, 0.0, 1.5, 0.0, 1.0),
 }
-"""For 16-bit floats, fitted to 18 layers on an H200, all instances of each; for integers."""
+"""For 16-bit floats, fitted to 64 layers on an H200, up to 20 instances of each; for integers."""
 
 ODD_ROW_OF_CLUSTERS = 1.4
 """Further factor of such rows where a cluster's blocks copy parts of them for each other: 3 x 3 taps of 96 channels of int8 take 9.6 us by
@@ -69,8 +75,6 @@ PART_OF_ROW, ODD_ROW, PART_OF_ODD_ROW = 2.2, 2.5, 3.0
 """Times of a copy by TMA over that of rows of whole steps that begin at sectors: of rows that end within a step, of those that
 begin within a sector, of both: 1.9 times for 48 channels of halves (beside 64), 2.2 for 184 (beside 192), 3.5 for 40, measured on an
 H200."""
-COPIES_BY_THREADS = 1.5
-"""Time of copies of vectors by threads over that of copies by TMA of rows of whole steps that begin at sectors."""
 DIRECT_ISSUE = 4.0
 """Instructions for each multiply-add of a thread that sums up by itself: a load, a conversion, a test whether the tap is in the image."""
 
@@ -162,8 +166,10 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     inputs, taps = problem["c"] // problem["groups"], problem["r"] * problem["s"]
     steps = ceil_div(taps * inputs, loop.tile_k) if loop.vectors else taps // plan.taps * ceil_div(inputs, loop.tile_k)
     steps = ceil_div(steps, loop.cluster_k)
-    loaded_a, loaded_b = (operand.tile_bytes / operand.blocks * costs.loads for operand in (loop.a, loop.b))
-    loaded = loaded_a + loaded_b * COPIES_BY_THREADS if loop.vectors else (loaded_a + loaded_b) * _row_copies(plan, problem)
+    loaded_a, loaded_b = (
+        operand.tile_bytes * costs.loads * (costs.shared + (1 - costs.shared) / operand.blocks) for operand in (loop.a, loop.b)
+    )
+    loaded = loaded_a + loaded_b * costs.copies if loop.vectors else (loaded_a + loaded_b) * _row_copies(plan, problem)
     reads = 1 + plan.arrays_like_output
     return Work(
         blocks=blocks,
