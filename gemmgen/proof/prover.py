@@ -27,6 +27,8 @@ ASSUMED_ZERO = "counters and words of a workspace are 0 before a launch"
 ASSUMED_LIMITS = "grids and shared memory are within the limits of a launch"
 MAX_DEPTH = 64
 """Threads of a block along z, on every architecture."""
+MAX_CLUSTER = 8
+"""Blocks of a cluster, on every architecture that has clusters."""
 SECONDS = 60.0
 """Time for one kernel."""
 
@@ -209,6 +211,8 @@ def _no_launch(module: Module, function: Function, launch: KernelLaunch) -> str:
         return f"a launch with {len(launch.arguments)} arguments of a kernel with {len(function.parameters)} parameters"
     if launch.block[2] > MAX_DEPTH:
         return f"a block of {launch.block[2]} threads along z; a GPU has at most {MAX_DEPTH}"
+    if prod(launch.cluster) > MAX_CLUSTER:
+        return f"a cluster of {prod(launch.cluster)} blocks; a launch may ask for {MAX_CLUSTER}"
     static = sum(each.size for each in (*module.variables.values(), *function.variables) if each.space == "shared")
     dynamic = 0 if launch.dynamic_shared_bytes.names else launch.dynamic_shared_bytes.evaluate({})
     device = ARCHITECTURES.get(module.target)

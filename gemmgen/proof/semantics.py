@@ -339,6 +339,10 @@ def _computed(known: Knowledge, instruction: Instruction, path: Path, state: Sta
         if value is None:
             return None
         values.append(value)
+    if bits_of(kind) < GLOBAL_ADDRESS_BITS and any(
+        value.base and _space_of(known, value.base) not in ("shared", "local") for value in values
+    ):
+        return None  # a part of an address
     if opcode == "mov":
         return values[0]
     if opcode == "cvta":
