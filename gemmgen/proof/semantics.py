@@ -339,9 +339,7 @@ def _computed(known: Knowledge, instruction: Instruction, path: Path, state: Sta
         if value is None:
             return None
         values.append(value)
-    if bits_of(kind) < GLOBAL_ADDRESS_BITS and any(
-        value.base and _space_of(known, value.base) not in ("shared", "local") for value in values
-    ):
+    if bits_of(kind) < GLOBAL_ADDRESS_BITS and any(_is_wide_address(known, value) for value in values):
         return None  # a part of an address
     if opcode == "mov":
         return values[0]
@@ -349,6 +347,11 @@ def _computed(known: Knowledge, instruction: Instruction, path: Path, state: Sta
         return _converted_address(known, instruction, values[0])
     bits, signed = bits_of(kind), kind.startswith("s")
     return _ARITHMETIC[opcode](known, instruction, values, bits, signed, path)
+
+
+def _is_wide_address(known: Knowledge, value: Value) -> bool:
+    """True for an address that a register of 32 bits has a part of."""
+    return value.base is not None and _space_of(known, value.base) not in ("shared", "local", "const")
 
 
 def _converted_address(known: Knowledge, instruction: Instruction, address: Value) -> Value | None:
