@@ -142,10 +142,14 @@ def _certified(entry: dict[str, Any]) -> list[str]:
 
     lines = [f"## Certificates {UNSEARCHED}", "", _HEADINGS, "|---|---:|---:|---:|---|---:|---:|"]
     predicted: dict[str, Any] = {}
+    proofs: dict[str, list[str]] = {}
     for architecture, certificate in separated(json.loads((ROOT / "generated" / entry["certificate"]).read_text())).items():
         blocks = min(found["blocks_per_sm"] for found in certificate["occupancy"].values())
         lines.append(_evidence_row(architecture, certificate["binary"].values(), blocks, certificate["verification"]))
         predicted = certificate["predicted"] or predicted
+        if certificate["proved"] is not None and certificate["proved"]["proved"]:
+            proofs.setdefault(", ".join(certificate["proved"]["proved"]), []).append(architecture)
+    lines += [line for names, places in proofs.items() for line in ("", f"Proved for all sizes on {', '.join(places)}: {names}.")]
     return [*lines, *(_counters(predicted) if predicted else []), ""]
 
 

@@ -45,6 +45,7 @@ def test_a_page_has_all_that_is_known_of_a_spec(gallery, monkeypatch):
         ):
             assert part in page
         assert found[f"gallery/{name}.svg"].startswith("<svg")
+    assert "Proved for all sizes on sm_75, sm_80, sm_90: memory, races, once, progress" in found["gallery/gemm/v1_tiled.md"]
 
 
 def test_a_kernel_for_another_processor_says_why_it_did_not_run(gallery, monkeypatch):
