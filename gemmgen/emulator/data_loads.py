@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.emulator.accessed_bytes import AccessedBytes
-from gemmgen.emulator.memory import GLOBAL_BASE, Access, GlobalSpace, Observer, Space
+from gemmgen.emulator.fused_access import FusedAccess
+from gemmgen.emulator.memory import GLOBAL_BASE, Access, GlobalSpace, Observer, Region, Space
 from gemmgen.emulator.ptx.syntax import Instruction
 
 
@@ -33,9 +34,19 @@ class DataLoads(Observer):
         if not isinstance(space, GlobalSpace) or access.kind == "store" or id(access.instruction) in self.found or not len(addresses):
             return
         first = int(addresses[0]) - GLOBAL_BASE
-        regions = space.regions
-        if any(region.start <= first < region.stop and not self._names.isdisjoint(region.name.split("/")) for region in regions):
+        if any(region.start <= first < region.stop and self._is_data(region) for region in space.regions):
             self.found[id(access.instruction)] = access.instruction
+
+    def plan(self, space: Space, fused: FusedAccess) -> bool:
+        access = fused.access
+        if self._bytes_too or self._given:
+            return False
+        if isinstance(space, GlobalSpace) and access.kind != "store" and self._is_data(fused.region):
+            self.found[id(access.instruction)] = access.instruction
+        return True
+
+    def _is_data(self, region: Region | None) -> bool:
+        return region is not None and not self._names.isdisjoint(region.name.split("/"))
 
     @property
     def of_given(self) -> frozenset[int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gemmgen.emulator import residues
+from gemmgen.emulator import native, residue_loops, residues
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.fusion import FloatFlags, GroupPlan, Scratch, runs_of_rows
 from gemmgen.emulator.geometry import Lanes
@@ -23,9 +23,38 @@ def bind_residue_group(group: Sequence[Instruction], binder: Binder, scratch: Sc
     if binder.arithmetic.name == "tree":
         everyone = np.arange(binder.geometry.lanes)
         return Operation(lambda: some(everyone), some)
+    loops = residue_loops.loops()
+    if loops is not None:
+        return Operation(_in_loops(plan, binder, loops), some)
     for name, rows in (("factors", len(plan.factors)), ("sums", plan.count), ("addends", plan.count)):
         scratch.reserve(name, rows, "u8")
     return Operation(_full(plan, binder, scratch), some)
+
+
+def _in_loops(plan: GroupPlan, binder: Binder, loops: native.Loops) -> Callable[[], None]:
+    array = binder.registers.arrays["b32"]
+    constants: list[np.uint32] = []
+
+    def place(row: int, value: np.float64 | None) -> int:
+        if value is None:
+            return row
+        constants.append(np.uint32(residues.without_code(residues.of_float(float(value)))))
+        return -len(constants)
+
+    factors = [place(row, plan.constants.get(index)) for index, row in enumerate(plan.factor_rows)]
+    addends = [place(row, plan.addend_constants.get(index)) for index, row in enumerate(plan.addend_rows)]
+    each = zip(plan.target_rows, plan.left, plan.right, addends, strict=True)
+    rows = np.array([(target, factors[left], factors[right], addend) for target, left, right, addend in each], np.int32)
+    numbers = np.array(constants, np.uint32)
+    count, lanes = plan.count, array.shape[1]
+
+    def full() -> None:
+        codes = residues.codes_in_loops()
+        loops.multiply_add_rows(codes, array.ctypes.data, lanes, count, rows.ctypes.data, numbers.ctypes.data)
+        if (kept := residues.interned.get()) is not None:
+            kept.settle()
+
+    return full
 
 
 def _full(plan: GroupPlan, binder: Binder, scratch: Scratch) -> Callable[[], None]:

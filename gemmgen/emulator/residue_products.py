@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from gemmgen.emulator import residues, tensor_core
+from gemmgen.emulator import residue_loops, residues, tensor_core
 from gemmgen.emulator.arithmetic import Arithmetic
 from gemmgen.emulator.residue_words import whole_words
 from gemmgen.emulator.residues import Array
@@ -66,13 +68,20 @@ def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Arra
     """Sums of products as uint64 below 2^63."""
     if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS[drawn.elements]):
         a, b = (each.astype(np.uint16) for each in (a, b)) if drawn.elements == 2 else (a, b)
+        if (found := _in_loops(lambda: (drawn.of_elements(a), drawn.of_elements(b)), negated)) is not None:
+            return found
         total = _sums_of_halves(drawn.of_factors(a), drawn.of_whole_factors(b))
         return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
     if (kept := residues.interned.get()) is not None and {residues.CODE_BITS.get(each) for each in types} == {16}:
+        if (found := _in_loops(lambda: (kept.residues.take(a), kept.residues.take(b)), negated)) is not None:
+            return found
         high, low = kept.halves
         total = _sums_of_halves((high.take(a), low.take(a)), kept.factors.take(b))
         return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
-    if types[0] == "tf32" and residues.long_codes.get() is not None:
+    if types[0] == "tf32" and (long := residues.long_codes.get()) is not None:
+        table = long.residues
+        if (found := _in_loops(lambda: (table.take(a >> np.uint32(13)), table.take(b >> np.uint32(13))), negated)) is not None:
+            return found
         own = (residues.of_codes(matrix, type_name) for matrix, type_name in zip((a, b), types, strict=True))
         total = _long_products(*own)
         return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
@@ -85,6 +94,14 @@ def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Arra
     exact <<= np.uint64(_SCALES[types[0]] % 31)
     exact = residues.folded(exact)
     return np.uint64(2 * residues.MODULUS) - exact if negated else exact
+
+
+def _in_loops(factors: Callable[[], tuple[Array, Array]], negated: bool) -> Array | None:
+    """Sums of products of residues by the loops in C; None if there are none."""
+    if residue_loops.loops() is None:
+        return None
+    total = residue_loops.matrix_products(*factors())
+    return total if total is None or not negated else np.uint64(2 * residues.MODULUS) - total
 
 
 def _long_products(a: Array, b: Array) -> Array:

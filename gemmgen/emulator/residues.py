@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from gemmgen.emulator import residue_loops
+from gemmgen.emulator.residue_loops import NO_CODES, Codes
 from gemmgen.emulator.tensor_core import exact_product
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +56,13 @@ class CodeTable:
 
     def find(self, wanted: Array) -> Array:
         """Codes of numbers; 0 for those without one."""
+        loops = residue_loops.loops()
+        if loops is not None and wanted.flags.c_contiguous and wanted.dtype == self.numbers.dtype:
+            found = np.empty(len(wanted), np.uint16)
+            find = loops.find_short if wanted.dtype == np.uint32 else loops.find_long
+            places = (self.numbers.ctypes.data, self._slots.ctypes.data)
+            find(wanted.ctypes.data, len(wanted), *places, self._mask, found.ctypes.data)
+            return found
         slots = self._slot_of(wanted)
         entries = self._slots[slots]
         open_ones = np.flatnonzero((self.numbers[entries] != wanted) & (entries != 0))
@@ -102,6 +111,7 @@ class Interned:
         self._free = np.zeros(_CODES, np.bool_)
         """Codes that have neither been given to a residue nor read."""
         self._free[self.codes[self.pool :]] = True
+        self.in_loops = Codes(self.residues.ctypes.data, self._free.ctypes.data, 0)
         self._table = CodeTable(self.residues, len(self.codes))
         self._table.note(self.codes[: self.pool])
         self.factors = self.residues.astype(np.float64)
@@ -142,6 +152,12 @@ class Interned:
     def read(self, patterns: Array) -> Array:
         """32-bit patterns, of which those with an empty lower half are codes, as residues."""
         values = np.asarray(patterns)
+        loops = residue_loops.loops()
+        if loops is not None and values.ndim and values.flags.c_contiguous and values.dtype == np.uint32:
+            found = np.empty(values.shape, np.uint32)
+            loops.read_words(self.in_loops, values.ctypes.data, values.size, found.ctypes.data)
+            self.settle()
+            return found
         is_code = np.bitwise_and(values, _LOWER_HALF) == 0
         if not values.ndim or not is_code.any():
             return self.of_codes(values >> np.uint32(16)) if not values.ndim and is_code else values
@@ -153,10 +169,17 @@ class Interned:
         """The residues of codes, which they keep from now on."""
         if self._free[codes].any():
             self._free[codes] = False
-            left = self.codes[self._next :]
-            self.codes = np.concatenate([self.codes[: self._next], left[self._free[left]]])
+            self.in_loops.taken = 1
+            self.settle()
         residues: Array = self.residues[codes]
         return residues
+
+    def settle(self) -> None:
+        """Leaves out the codes that have been read from those that residues will be given."""
+        if self.in_loops.taken:
+            self.in_loops.taken = 0
+            left = self.codes[self._next :]
+            self.codes = np.concatenate([self.codes[: self._next], left[self._free[left]]])
 
 
 def _halved(values: Array) -> tuple[Array, Array]:
@@ -210,6 +233,12 @@ class LongCodes:
         return drawn
 
 
+def codes_in_loops() -> Codes:
+    """The codes of 16 bits of the present run, for loops in C."""
+    own = interned.get()
+    return NO_CODES if own is None else own.in_loops
+
+
 long_codes: ContextVar[LongCodes | None] = ContextVar("long_codes", default=None)
 """The elements of tf32 of the present run; None: such codes stand for themselves times 2^13."""
 
@@ -228,6 +257,11 @@ def written(patterns: Any) -> Any:
 def without_code(patterns: Any) -> Any:
     """Patterns below the modulus, or near it, of which none but zero has an empty lower half; they stand for the same residues."""
     values = np.asarray(patterns)
+    loops = residue_loops.loops()
+    if loops is not None and values.ndim and values.flags.c_contiguous and values.dtype == np.uint32:
+        hidden = np.empty(values.shape, np.uint32)
+        loops.hide_codes(values.ctypes.data, values.size, hidden.ctypes.data)
+        return hidden
     moved = np.where(((values & np.uint32(0xFFFF)) == 0) & (values != 0), values + _MODULUS_OF_WORDS, values)
     return moved if moved.ndim else moved[()]
 
@@ -428,6 +462,9 @@ def opaque(key: str, arguments: Sequence[object], *, commutes: bool = False) -> 
     """A function without algebraic meaning: a hash of its name and its arguments. Of each argument, with the others as they are, it is a
     permutation: two results that differ in one argument are never equal (but for 0 and the modulus, which are the same residue)."""
     name = _name_of(key)
+    found = residue_loops.opaque(int(name[0]), arguments, commutes)
+    if found is not None:
+        return found
     parts = [canonical(argument) for argument in arguments]
     if commutes:
         terms = [_permuted(part + name) if part.size > 1 else _permuted_number(int(part.flat[0]), key) for part in parts]

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gemmgen.emulator import residues
+from gemmgen.emulator import residue_loops, residues
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.data_flow import tests_infinity
 from gemmgen.emulator.errors import NoFieldMeaning
+from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.bits import constant_permutation, prmt, shift
 from gemmgen.emulator.instructions.integer import add_sub
 from gemmgen.emulator.instructions.registry import instruction
@@ -52,6 +53,11 @@ def _on_residues(
     binder: Binder, targets: list[np.ndarray | None], compute: Callable[..., Source], sources: Sequence[Source], *, writes: bool = True
 ) -> Operation:
     """`binder.gathered` for an instruction that computes with residues, and `writes` some."""
+    return binder.gathered(targets, _on_field(compute, writes=writes), sources)
+
+
+def _on_field(compute: Callable[..., Source], *, writes: bool = True) -> Callable[..., Source]:
+    """A function of residues as one of patterns, some of which may be codes."""
 
     def with_codes(*values: Source) -> Source:
         if residues.interned.get() is None:
@@ -59,7 +65,7 @@ def _on_residues(
         result = compute(*(residues.read(value) if getattr(value, "dtype", None) == np.uint32 else value for value in values))
         return residues.written(result) if writes else result
 
-    return binder.gathered(targets, with_codes, sources)
+    return with_codes
 
 
 @instruction(*_OPCODES, when=_on_floats, table="field")
@@ -96,7 +102,19 @@ _RING: dict[str, Callable[..., Source]] = {
 @instruction(*_RING, when=lambda inst: _on_f32(inst) and not inst.has("sat"), table="field")
 def ring(inst: Instruction, binder: Binder) -> Operation:
     """Sums and products, for any rounding mode."""
-    return _on_residues(binder, [binder.target(inst, inst.operands[0], "b32")], _RING[inst.opcode], _sources(inst, binder))
+    target, sources = binder.target(inst, inst.operands[0], "b32"), _sources(inst, binder)
+    plain = binder.gathered([target], _on_field(_RING[inst.opcode]), sources)
+    values = residue_loops.words_of(sources)
+    if residue_loops.loops() is None or target is None or values is None or not target.flags.c_contiguous:
+        return plain
+    in_loops = residue_loops.ring(inst.opcode, values, target)
+
+    def compute(lanes: Lanes | None) -> None:
+        in_loops(residues.codes_in_loops(), lanes)
+        if (kept := residues.interned.get()) is not None:
+            kept.settle()
+
+    return Operation(lambda: compute(None), lambda lanes: compute(np.ascontiguousarray(lanes, np.int64)))
 
 
 SATURATED = "saturated"

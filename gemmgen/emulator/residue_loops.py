@@ -1,0 +1,106 @@
+"""Loops over residues in C (residues.c), each of which replaces several passes of NumPy. Without a compiler, NumPy computes the same."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gemmgen.emulator import native
+
+Array = np.ndarray[Any, Any]
+
+_SOURCE = Path(__file__).with_name("residues.c")
+_OPTIONS = ("-O3", "-march=native", "-fPIC", "-shared")
+_FUNCTIONS = ("read_words", "hide_codes", "ring", "multiply_add_rows", "matrix_products", "find_short", "find_long", "opaque")
+OPERATIONS = {"add": 0, "sub": 1, "mul": 2, "fma": 3, "mad": 3, "neg": 4}
+"""Numbers of the sums and products."""
+
+
+class Codes(ctypes.Structure):
+    """`struct Codes` of residues.c."""
+
+    _fields_ = [("residues", ctypes.c_void_p), ("is_free", ctypes.c_void_p), ("taken", ctypes.c_int64)]
+
+
+NO_CODES = Codes(None, None, 0)
+
+
+@cache
+def loops() -> native.Loops | None:
+    """The library; None where there is none."""
+    opened = native.library("residue loops", _SOURCE.read_bytes(), _OPTIONS, _FUNCTIONS) if native.is_possible() else None
+    if opened is None:
+        return None
+    word, short, place, codes = ctypes.c_int64, ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(Codes)
+    opened.read_words.argtypes = (codes, place, word, place)
+    opened.hide_codes.argtypes = (place, word, place)
+    opened.ring.argtypes = (codes, short, place, place, place, short, short, short, place, word, place)
+    opened.multiply_add_rows.argtypes = (codes, place, word, word, place, place)
+    opened.matrix_products.argtypes = (place, place, place, word, word, word, word)
+    opened.opaque.argtypes = (ctypes.c_uint64, short, short, place, place, word, place)
+    for find in (opened.find_short, opened.find_long):
+        find.argtypes = (place, word, place, place, word, place)
+        find.restype = word
+    return opened
+
+
+def words_of(values: Sequence[object]) -> list[Array] | None:
+    """Arguments as arrays of words, of which each has one element or as many as the longest; None if they are something else."""
+    found = []
+    for value in values:
+        array = np.ascontiguousarray(value)
+        if array.dtype != np.uint32 or array.ndim != 1:
+            return None
+        found.append(array)
+    longest = max(map(len, found), default=0)
+    return found if all(len(array) in (1, longest) for array in found) else None
+
+
+def ring(name: str, values: Sequence[Array], out: Array) -> Callable[[Codes, Array | None], object]:
+    """A function of codes and lanes (None: all) that writes a sum or product of rows of words, or of single ones, some of which may be
+    codes."""
+    library = loops()
+    assert library is not None
+    missing, function, count = 3 - len(values), library.ring, len(out)
+    places = [array.ctypes.data for array in values] + [None] * missing
+    steps = [int(len(array) > 1) for array in values] + [0] * missing
+    arguments = (OPERATIONS[name], *places, *steps, out.ctypes.data)
+
+    def compute(codes: Codes, lanes: Array | None, kept: object = values) -> object:
+        if lanes is None:
+            return function(codes, *arguments, count, None)
+        return function(codes, *arguments, len(lanes), lanes.ctypes.data)
+
+    return compute
+
+
+def opaque(name: int, values: Sequence[object], commutes: bool) -> Array | None:
+    """A hash of words (`residues.opaque`); None where NumPy has to compute it."""
+    library, found = loops(), words_of(values)
+    if library is None or not found:
+        return None
+    count = max(map(len, found))
+    out = np.empty(count, np.uint32)
+    places = (ctypes.c_void_p * len(found))(*[array.ctypes.data for array in found])
+    steps = (ctypes.c_int32 * len(found))(*[int(len(array) > 1) for array in found])
+    library.opaque(name, commutes, len(found), places, steps, count, out.ctypes.data)
+    return out
+
+
+def matrix_products(a: Array, b: Array) -> Array | None:
+    """Sums of products of stacks of matrices of words, A [..., rows, depth] and B [..., columns, depth], below 2^31 + 5; None where NumPy
+    has to compute them."""
+    library = loops()
+    if library is None or a.shape[:-2] != b.shape[:-2] or a.dtype != np.uint32 or b.dtype != np.uint32:
+        return None
+    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    rows, columns, depth = a.shape[-2], b.shape[-2], a.shape[-1]
+    out = np.empty((*a.shape[:-2], rows, columns), np.uint64)
+    stacks = a.size // max(rows * depth, 1)
+    library.matrix_products(a.ctypes.data, b.ctypes.data, out.ctypes.data, stacks, rows, columns, depth)
+    return out

@@ -1,0 +1,157 @@
+// Arithmetic of residues modulo 2^31 - 1 in one pass each, for gemmgen/emulator/residue_loops.py.
+#include <stdint.h>
+
+#define MODULUS 0x7FFFFFFFu
+#define GOLDEN 0x9E3779B97F4A7C15ull
+
+// Numbers below 2^64 to a representative below 2^31 + 5.
+static inline uint64_t folded(uint64_t value) {
+  value = (value & MODULUS) + (value >> 31);
+  return (value & MODULUS) + (value >> 31);
+}
+
+static inline uint64_t canonical(uint64_t value) {
+  value = folded(value);
+  return value >= MODULUS ? value - MODULUS : value;
+}
+
+// A pattern that does not look like a code of 16 bits.
+static inline uint32_t without_code(uint32_t value) { return value && !(value & 0xFFFF) ? value + MODULUS : value; }
+
+// The codes of 16 bits of a run: their residues, and flags of those that nothing has read yet. Without codes `residues` is null.
+struct Codes {
+  const uint32_t *residues;
+  uint8_t *is_free;
+  int64_t taken;
+};
+
+static inline uint32_t meant(struct Codes *codes, uint32_t word) {
+  if (!codes->residues || (word & 0xFFFF)) return word;
+  const uint32_t code = word >> 16;
+  codes->taken += codes->is_free[code];
+  codes->is_free[code] = 0;
+  return codes->residues[code];
+}
+
+static inline uint32_t written(const struct Codes *codes, uint64_t value) {
+  return codes->residues ? without_code((uint32_t)value) : (uint32_t)value;
+}
+
+void read_words(struct Codes *codes, const uint32_t *restrict words, int64_t count, uint32_t *restrict out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = meant(codes, words[i]);
+}
+
+void hide_codes(const uint32_t *restrict words, int64_t count, uint32_t *restrict out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = without_code(words[i]);
+}
+
+enum { ADD, SUBTRACT, MULTIPLY, MULTIPLY_ADD, NEGATE };
+
+// Sums and products of up to three rows of registers, for all lanes or those that are listed; a step of 0 repeats a constant.
+void ring(struct Codes *codes, int32_t operation, const uint32_t *a, const uint32_t *b, const uint32_t *c, int32_t step_a, int32_t step_b,
+          int32_t step_c, uint32_t *out, int64_t count, const int64_t *restrict lanes) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t lane = lanes ? lanes[i] : i;
+    const uint64_t x = meant(codes, a[lane * step_a]), y = b ? meant(codes, b[lane * step_b]) : 0;
+    const uint64_t z = c ? meant(codes, c[lane * step_c]) : 0;
+    uint64_t value;
+    switch (operation) {
+      case ADD: value = folded(x + y); break;
+      case SUBTRACT: value = canonical(x + (MODULUS - canonical(y))); break;
+      case MULTIPLY: value = folded(x * y); break;
+      case MULTIPLY_ADD: value = folded(x * y + z); break;
+      default: value = canonical(MODULUS - canonical(x));
+    }
+    out[lane] = written(codes, value);
+  }
+}
+
+// True if a word of a row may be a code.
+static int has_codes(const uint32_t *restrict words, int64_t count) {
+  int found = 0;
+  for (int64_t i = 0; i < count; ++i) found |= !(words[i] & 0xFFFF);
+  return found;
+}
+
+// Independent multiply-adds over rows of registers. A row below 0 is a constant: number -1 - row.
+void multiply_add_rows(struct Codes *codes, uint32_t *registers, int64_t lanes, int64_t count, const int32_t *restrict rows,
+                       const uint32_t *restrict constants) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t *source[3];
+    int64_t step[3];
+    int plain = 1;
+    for (int part = 0; part < 3; ++part) {
+      const int32_t row = rows[4 * i + 1 + part];
+      source[part] = row < 0 ? constants - 1 - row : registers + row * lanes;
+      step[part] = row >= 0;
+      plain &= step[part] && !(codes->residues && has_codes(source[part], lanes));
+    }
+    const uint32_t *a = source[0], *b = source[1], *c = source[2];
+    uint32_t *target = registers + rows[4 * i] * lanes;
+    if (plain && !codes->residues) {
+#pragma GCC ivdep
+      for (int64_t lane = 0; lane < lanes; ++lane) target[lane] = (uint32_t)folded((uint64_t)a[lane] * b[lane] + c[lane]);
+    } else if (plain) {
+#pragma GCC ivdep
+      for (int64_t lane = 0; lane < lanes; ++lane) target[lane] = without_code((uint32_t)folded((uint64_t)a[lane] * b[lane] + c[lane]));
+    } else {
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        const uint64_t x = meant(codes, a[lane * step[0]]), y = meant(codes, b[lane * step[1]]), z = meant(codes, c[lane * step[2]]);
+        target[lane] = written(codes, folded(x * y + z));
+      }
+    }
+  }
+}
+
+// Sums of products of stacks of matrices of residues below 2^32: A [rows, depth], B [columns, depth], results [rows, columns].
+void matrix_products(const uint32_t *restrict a, const uint32_t *restrict b, uint64_t *restrict out, int64_t stacks, int64_t rows,
+                     int64_t columns, int64_t depth) {
+  for (int64_t stack = 0; stack < stacks; ++stack, a += rows * depth, b += columns * depth, out += rows * columns)
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t column = 0; column < columns; ++column) {
+        const uint32_t *restrict x = a + row * depth, *restrict y = b + column * depth;
+        uint64_t low = 0, high = 0;
+        for (int64_t k = 0; k < depth; ++k) {
+          const uint64_t product = (uint64_t)x[k] * y[k];
+          low += product & MODULUS;
+          high += product >> 31;
+        }
+        out[row * columns + column] = folded(low + folded(high));
+      }
+}
+
+// Codes of numbers by open addressing (CodeTable); 0 for those without one. The number of numbers without one, zero left out.
+#define FIND(name, type) \
+  int64_t name(const type *restrict wanted, int64_t count, const type *restrict numbers, const uint16_t *restrict slots, int64_t mask, \
+               uint16_t *restrict found) { \
+    int64_t missing = 0; \
+    for (int64_t i = 0; i < count; ++i) { \
+      int64_t slot = (int64_t)(((uint64_t)wanted[i] * GOLDEN) >> 40) & mask; \
+      while (slots[slot] && numbers[slots[slot]] != wanted[i]) slot = (slot + 1) & mask; \
+      found[i] = slots[slot]; \
+      missing += !found[i] && wanted[i]; \
+    } \
+    return missing; \
+  }
+FIND(find_short, uint32_t)
+FIND(find_long, uint64_t)
+
+static inline uint64_t permuted(uint64_t value) {
+  value &= MODULUS;
+  value = ((value ^ (value >> 15)) * 0x2C1B3C6Dull) & MODULUS;
+  value = ((value ^ (value >> 14)) * 0x297A2D39ull) & MODULUS;
+  return value ^ (value >> 16);
+}
+
+// A function that is known by its name and arguments alone (residues.opaque).
+void opaque(uint64_t name, int32_t commutes, int32_t arguments, const uint32_t *const *values, const int32_t *restrict steps, int64_t count,
+            uint32_t *restrict out) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t hash = commutes ? 0 : name;
+    for (int part = 0; part < arguments; ++part) {
+      const uint64_t value = canonical(values[part][i * steps[part]]);
+      hash = commutes ? hash + permuted(value + name) : permuted(value + hash * 0x2C1B3C6Dull);
+    }
+    out[i] = (uint32_t)(commutes ? permuted(hash) : hash);
+  }
+}
