@@ -51,8 +51,7 @@ def _in_loops(plan: GroupPlan, binder: Binder, loops: native.Loops) -> Callable[
     def full() -> None:
         codes = residues.codes_in_loops()
         loops.multiply_add_rows(codes, array.ctypes.data, lanes, count, rows.ctypes.data, numbers.ctypes.data)
-        if (kept := residues.interned.get()) is not None:
-            kept.settle()
+        residues.settle()
 
     return full
 

@@ -16,7 +16,10 @@ Array = np.ndarray[Any, Any]
 
 _SOURCE = Path(__file__).with_name("residues.c")
 _OPTIONS = ("-O3", "-march=native", "-fPIC", "-shared")
-_FUNCTIONS = ("read_words", "hide_codes", "ring", "multiply_add_rows", "matrix_products", "find_short", "find_long", "opaque")
+_FUNCTIONS = (
+    *("read_words", "hide_codes", "ring", "multiply_add_rows", "matrix_products", "add_products", "reduce_words", "reduce_long"),
+    *("find_short", "find_long", "opaque"),
+)
 OPERATIONS = {"add": 0, "sub": 1, "mul": 2, "fma": 3, "mad": 3, "neg": 4}
 """Numbers of the sums and products."""
 
@@ -43,6 +46,8 @@ def loops() -> native.Loops | None:
     opened.multiply_add_rows.argtypes = (codes, place, word, word, place, place)
     opened.matrix_products.argtypes = (place, place, place, word, word, word, word)
     opened.opaque.argtypes = (ctypes.c_uint64, short, short, place, place, word, place)
+    opened.add_products.argtypes = (codes, place, place, short, short, word, place)
+    opened.reduce_words.argtypes = opened.reduce_long.argtypes = (place, word, place)
     for find in (opened.find_short, opened.find_long):
         find.argtypes = (place, word, place, place, word, place)
         find.restype = word
@@ -92,9 +97,33 @@ def opaque(name: int, values: Sequence[object], commutes: bool) -> Array | None:
     return out
 
 
+def reduced(values: object) -> Array | None:
+    """Words, or numbers of 64 bits, as the residues below the modulus; None where NumPy has to compute them."""
+    library = loops()
+    if library is None or not isinstance(values, np.ndarray) or not values.ndim or not values.flags.c_contiguous:
+        return None
+    if values.dtype not in (np.uint32, np.uint64):
+        return None
+    out = np.empty(values.shape, np.uint64)
+    function = library.reduce_words if values.dtype == np.uint32 else library.reduce_long
+    function(values.ctypes.data, values.size, out.ctypes.data)
+    return out
+
+
+def added(codes: Codes, products: Array, addends: Array, *, negated: bool, is_reduced: bool) -> Array:
+    """Words and sums of products together, by the loops of `matrix_products`; below the modulus if ``is_reduced``."""
+    library = loops()
+    assert library is not None
+    products, addends = np.ascontiguousarray(products), np.ascontiguousarray(addends).view(np.uint32)
+    out = np.empty(addends.shape, np.uint32)
+    places = (products.ctypes.data, addends.ctypes.data)
+    library.add_products(codes, *places, negated, is_reduced, addends.size, out.ctypes.data)
+    return out
+
+
 def matrix_products(a: Array, b: Array) -> Array | None:
-    """Sums of products of stacks of matrices of words, A [..., rows, depth] and B [..., columns, depth], below 2^31 + 5; None where NumPy
-    has to compute them."""
+    """Sums of products of stacks of matrices of words below 2^31, A [..., rows, depth] and B [..., columns, depth], below 2^31 + 5; None
+    where NumPy has to compute them."""
     library = loops()
     if library is None or a.shape[:-2] != b.shape[:-2] or a.dtype != np.uint32 or b.dtype != np.uint32:
         return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from gemmgen.emulator import residue_loops, residues, tensor_core
@@ -36,10 +34,18 @@ def multiply_add(
     """D = A B + C of stacks of codes: A [..., rows, depth], B [..., columns, depth], C and D [..., rows, columns] of 32-bit patterns."""
     if arithmetic.name == "tree":
         return _tree(a, b, types, c, negated, warpgroup)
-    if types[0] == "s8":
-        # Patterns of integers below the modulus, which conversions to float32 read as the residues that they are.
-        return residues.words(residues.canonical(_products(a, b, types, negated) + c)).reshape(c.shape)
-    total: Array = residues.written(residues.words(residues.folded(_products(a, b, types, negated) + residues.read(c))))
+    # Sums of integers are below the modulus, so that conversions to float32 read them as the residues that they are.
+    is_integer = types[0] == "s8"
+    products = _products(a, b, types)
+    if residue_loops.loops() is not None and products.shape == c.shape:
+        codes = residue_loops.NO_CODES if is_integer else residues.codes_in_loops()
+        found = residue_loops.added(codes, products, c, negated=negated, is_reduced=is_integer)
+        residues.settle()
+        return found
+    products = _signed(products, negated)
+    if is_integer:
+        return residues.words(residues.canonical(products + c)).reshape(c.shape)
+    total: Array = residues.written(residues.words(residues.folded(products + residues.read(c))))
     return total
 
 
@@ -52,7 +58,7 @@ def multiply_add_scaled(arithmetic: Arithmetic, a: Array, b: Array, types: tuple
         part = slice(block * size, (block + 1) * size)
         scales = of_a[..., :, None, block].astype(np.uint64) * of_b[..., None, :, block].astype(np.uint64)
         scales = residues.folded(scales << np.uint64(32 % 31))
-        total += residues.folded(_products(a[..., part], b[..., part], types, False) * scales)
+        total += residues.folded(_products(a[..., part], b[..., part], types) * scales)
     if arithmetic.name == "tree":
         return residues.tree_step(c, residues.folded(total), _OTHERS)
     return residues.words(residues.folded(total + c))
@@ -64,27 +70,12 @@ def adds_residues(types: tuple[str, str]) -> bool:
     return drawn is not None and set(types) <= set(_IN_WORDS[drawn.elements])
 
 
-def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Array:
-    """Sums of products as uint64 below 2^63."""
-    if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS[drawn.elements]):
-        a, b = (each.astype(np.uint16) for each in (a, b)) if drawn.elements == 2 else (a, b)
-        if (found := _in_loops(lambda: (drawn.of_elements(a), drawn.of_elements(b)), negated)) is not None:
-            return found
-        total = _sums_of_halves(drawn.of_factors(a), drawn.of_whole_factors(b))
-        return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
-    if (kept := residues.interned.get()) is not None and {residues.CODE_BITS.get(each) for each in types} == {16}:
-        if (found := _in_loops(lambda: (kept.residues.take(a), kept.residues.take(b)), negated)) is not None:
-            return found
-        high, low = kept.halves
-        total = _sums_of_halves((high.take(a), low.take(a)), kept.factors.take(b))
-        return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
-    if types[0] == "tf32" and (long := residues.long_codes.get()) is not None:
-        table = long.residues
-        if (found := _in_loops(lambda: (table.take(a >> np.uint32(13)), table.take(b >> np.uint32(13))), negated)) is not None:
-            return found
-        own = (residues.of_codes(matrix, type_name) for matrix, type_name in zip((a, b), types, strict=True))
-        total = _long_products(*own)
-        return np.uint64(2 * residues.MODULUS) - residues.folded(total) if negated else total
+def _products(a: Array, b: Array, types: tuple[str, str]) -> Array:
+    """Sums of products as uint64 below 2^31 + 5."""
+    own = _residues_of(a, b, types)
+    if own is not None:
+        found = residue_loops.matrix_products(*own)
+        return _long_products(*own) if found is None else found
     # Codes of 8 bits have sums below 2^24, exact in float32; others below 2^53, exact in float64.
     dtype = np.float32 if types[0] in _SHORT else np.float64
     left, right = (_codes(matrix, type_name).astype(dtype) for matrix, type_name in ((a, types[0]), (b, types[1])))
@@ -92,34 +83,36 @@ def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Arra
     if types[0] not in _SHORT:
         exact = residues.folded(exact)
     exact <<= np.uint64(_SCALES[types[0]] % 31)
-    exact = residues.folded(exact)
-    return np.uint64(2 * residues.MODULUS) - exact if negated else exact
+    return residues.folded(exact)
 
 
-def _in_loops(factors: Callable[[], tuple[Array, Array]], negated: bool) -> Array | None:
-    """Sums of products of residues by the loops in C; None if there are none."""
-    if residue_loops.loops() is None:
-        return None
-    total = residue_loops.matrix_products(*factors())
-    return total if total is None or not negated else np.uint64(2 * residues.MODULUS) - total
+def _residues_of(a: Array, b: Array, types: tuple[str, str]) -> tuple[Array, Array] | None:
+    """The residues of elements as words, where the run has some for them; None where elements stand for their codes."""
+    if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS[drawn.elements]):
+        a, b = (each.astype(np.uint16) for each in (a, b)) if drawn.elements == 2 else (a, b)
+        return drawn.of_elements(a), drawn.of_elements(b)
+    if (kept := residues.interned.get()) is not None and {residues.CODE_BITS.get(each) for each in types} == {16}:
+        return kept.residues.take(a), kept.residues.take(b)
+    if types[0] == "tf32" and (long := residues.long_codes.get()) is not None:
+        return long.residues.take(a >> np.uint32(13)), long.residues.take(b >> np.uint32(13))
+    return None
 
 
 def _long_products(a: Array, b: Array) -> Array:
-    """Sums of products of residues."""
-    high, low = (((a >> shift) & np.uint64(0xFFFF)).astype(np.float64) for shift in (np.uint64(16), np.uint64(0)))
-    return _sums_of_halves((high, low), b.astype(np.float64))
-
-
-def _sums_of_halves(halves: tuple[Array, Array], right: Array) -> Array:
-    """Sums of products up to a depth of 2^14: halves of 16 bits of A times B are exact in float64 up to a depth of 64, with sums below
-    2^53."""
-    total: Array | None = None
-    for begin in range(0, right.shape[-1], _EXACT_DEPTH):
+    """Sums of products of words up to a depth of 2^14: halves of 16 bits of A times B are exact in float64 up to a depth of 64, with sums
+    below 2^53."""
+    total = np.zeros((), np.uint64)
+    right = b.astype(np.float64)
+    for begin in range(0, b.shape[-1], _EXACT_DEPTH):
         part = slice(begin, begin + _EXACT_DEPTH)
-        high, low = (tensor_core.exact_product(half[..., part], right[..., part]).astype(np.uint64) for half in halves)
-        low += residues.folded(high) << np.uint64(16)
-        total = low if total is None else total + low
-    return np.zeros((), np.uint64) if total is None else total
+        halves = ((each[..., part].astype(np.float64)) for each in (a >> np.uint32(16), a & np.uint32(0xFFFF)))
+        high, low = (tensor_core.exact_product(half, right[..., part]).astype(np.uint64) for half in halves)
+        total = total + low + (residues.folded(high) << np.uint64(16))
+    return residues.folded(total)
+
+
+def _signed(products: Array, negated: bool) -> Array:
+    return np.uint64(2 * residues.MODULUS) - products if negated else products
 
 
 def _codes(matrix: Array, type_name: str) -> Array:
@@ -132,8 +125,8 @@ def _tree(a: Array, b: Array, types: tuple[str, str], c: Array, negated: bool, w
         total: Array = np.zeros(c.shape, np.uint32)
         depth = np.arange(a.shape[-1])
         for chosen in (depth % 4 < 2, depth % 4 >= 2):
-            products = _products(a[..., chosen], b[..., chosen], types, negated)
+            products = _signed(_products(a[..., chosen], b[..., chosen], types), negated)
             total = residues.tree_step(total, products, _OTHERS)
         return residues.tree_sum(total, c)
     kind = _WGMMA_FP8 if types[0] in _FP8 else _OTHERS
-    return residues.tree_step(c, _products(a, b, types, negated), kind)
+    return residues.tree_step(c, _signed(_products(a, b, types), negated), kind)

@@ -44,8 +44,6 @@ class Words:
         self.residues = rng.integers(0, MODULUS, (int(self._last) + 1, elements), dtype=np.uint32)
         """Residues of the elements of each word by its number; of zeros first, and of all other words last."""
         self.residues[0] = 0
-        self._factors = self.residues.astype(np.float64)
-        self._halves = [(self.residues >> np.uint32(16)).astype(np.float64), (self.residues & np.uint32(0xFFFF)).astype(np.float64)]
 
     def draw(self, shape: tuple[int, ...]) -> Array:
         """Words that no element has yet."""
@@ -65,20 +63,8 @@ class Words:
 
     def of_elements(self, elements: Array) -> Array:
         """Residues of elements, of which a few along the last axis make a word, as 32-bit patterns below the modulus."""
-        return self._taken(self.residues, self._places(elements))
-
-    def of_factors(self, elements: Array) -> tuple[Array, Array]:
-        """The upper and lower 16 bits of the residues, as float64."""
         places = self._places(elements)
-        return self._taken(self._halves[0], places), self._taken(self._halves[1], places)
-
-    def of_whole_factors(self, elements: Array) -> Array:
-        """The residues as float64."""
-        return self._taken(self._factors, self._places(elements))
-
-    @staticmethod
-    def _taken(table: Array, places: Array) -> Array:
-        taken: Array = table.take(places, axis=0).reshape(*places.shape[:-1], -1)
+        taken: Array = self.residues.take(places, axis=0).reshape(*places.shape[:-1], -1)
         return taken
 
 

@@ -103,21 +103,56 @@ void multiply_add_rows(struct Codes *codes, uint32_t *registers, int64_t lanes, 
   }
 }
 
-// Sums of products of stacks of matrices of residues below 2^32: A [rows, depth], B [columns, depth], results [rows, columns].
+enum { COLUMNS_AT_ONCE = 8, DEPTH_AT_ONCE = 64 };
+
+// Sums of products of stacks of matrices of residues below 2^31: A [rows, depth], B [columns, depth], results [rows, columns].
 void matrix_products(const uint32_t *restrict a, const uint32_t *restrict b, uint64_t *restrict out, int64_t stacks, int64_t rows,
                      int64_t columns, int64_t depth) {
   for (int64_t stack = 0; stack < stacks; ++stack, a += rows * depth, b += columns * depth, out += rows * columns)
-    for (int64_t row = 0; row < rows; ++row)
-      for (int64_t column = 0; column < columns; ++column) {
-        const uint32_t *restrict x = a + row * depth, *restrict y = b + column * depth;
-        uint64_t low = 0, high = 0;
-        for (int64_t k = 0; k < depth; ++k) {
-          const uint64_t product = (uint64_t)x[k] * y[k];
-          low += product & MODULUS;
-          high += product >> 31;
+    for (int64_t first = 0; first < columns; first += COLUMNS_AT_ONCE)
+      for (int64_t begin = 0; begin < depth || !begin; begin += DEPTH_AT_ONCE) {
+        const int64_t width = columns - first < COLUMNS_AT_ONCE ? columns - first : COLUMNS_AT_ONCE;
+        const int64_t steps = depth - begin < DEPTH_AT_ONCE ? depth - begin : DEPTH_AT_ONCE;
+        uint32_t turned[DEPTH_AT_ONCE][COLUMNS_AT_ONCE] = {{0}};
+        for (int64_t column = 0; column < width; ++column)
+          for (int64_t k = 0; k < steps; ++k) turned[k][column] = b[(first + column) * depth + begin + k];
+        for (int64_t row = 0; row < rows; ++row) {
+          const uint32_t *x = a + row * depth + begin;
+          uint64_t low[COLUMNS_AT_ONCE] = {0}, high[COLUMNS_AT_ONCE] = {0};
+          int64_t k = 0;
+          for (; k + 4 <= steps; k += 4)
+            for (int column = 0; column < COLUMNS_AT_ONCE; ++column) {
+              // Four products below 2^62.
+              uint64_t sum = (uint64_t)x[k] * turned[k][column] + (uint64_t)x[k + 1] * turned[k + 1][column];
+              sum += (uint64_t)x[k + 2] * turned[k + 2][column] + (uint64_t)x[k + 3] * turned[k + 3][column];
+              low[column] += sum & MODULUS;
+              high[column] += sum >> 31;
+            }
+          for (; k < steps; ++k)
+            for (int column = 0; column < COLUMNS_AT_ONCE; ++column) low[column] += folded((uint64_t)x[k] * turned[k][column]);
+          uint64_t *result = out + row * columns + first;
+          for (int64_t column = 0; column < width; ++column)
+            result[column] = folded((begin ? result[column] : 0) + low[column] + folded(high[column]));
         }
-        out[row * columns + column] = folded(low + folded(high));
       }
+}
+
+// Adds sums of products, or takes them away, and writes the patterns of the results.
+void add_products(struct Codes *codes, const uint64_t *restrict products, const uint32_t *restrict addends, int32_t negated, int32_t reduced,
+                  int64_t count, uint32_t *restrict out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t product = negated ? 2 * (uint64_t)MODULUS - products[i] : products[i];
+    const uint64_t sum = product + meant(codes, addends[i]);
+    out[i] = written(codes, reduced ? canonical(sum) : folded(sum));
+  }
+}
+
+void reduce_words(const uint32_t *restrict values, int64_t count, uint64_t *restrict out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = canonical(values[i]);
+}
+
+void reduce_long(const uint64_t *restrict values, int64_t count, uint64_t *restrict out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = canonical(values[i]);
 }
 
 // Codes of numbers by open addressing (CodeTable); 0 for those without one. The number of numbers without one, zero left out.

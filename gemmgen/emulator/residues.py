@@ -114,9 +114,6 @@ class Interned:
         self.in_loops = Codes(self.residues.ctypes.data, self._free.ctypes.data, 0)
         self._table = CodeTable(self.residues, len(self.codes))
         self._table.note(self.codes[: self.pool])
-        self.factors = self.residues.astype(np.float64)
-        """The residue of each code as float64, and its upper and lower 16 bits."""
-        self.halves = tuple([part.astype(np.float64) for part in _halved(self.residues)])
 
     def draw(self, shape: tuple[int, ...]) -> Array:
         """Codes of elements."""
@@ -142,9 +139,7 @@ class Interned:
             codes = self.codes[self._next : self._next + len(fresh)]
             self._next += len(fresh)
             self._free[codes] = False
-            self.residues[codes] = self.factors[codes] = fresh
-            for table, part in zip(self.halves, _halved(fresh), strict=True):
-                table[codes] = part
+            self.residues[codes] = fresh
             self._table.note(codes)
             slots = self._table.find(wanted)
         return slots.reshape(every.shape)
@@ -180,10 +175,6 @@ class Interned:
             self.in_loops.taken = 0
             left = self.codes[self._next :]
             self.codes = np.concatenate([self.codes[: self._next], left[self._free[left]]])
-
-
-def _halved(values: Array) -> tuple[Array, Array]:
-    return values >> np.uint32(16), values & _LOWER_HALF
 
 
 _CODES = 1 << 16
@@ -239,6 +230,12 @@ def codes_in_loops() -> Codes:
     return NO_CODES if own is None else own.in_loops
 
 
+def settle() -> None:
+    """Leaves out the codes that loops in C have read (`Interned.settle`)."""
+    if (own := interned.get()) is not None:
+        own.settle()
+
+
 long_codes: ContextVar[LongCodes | None] = ContextVar("long_codes", default=None)
 """The elements of tf32 of the present run; None: such codes stand for themselves times 2^13."""
 
@@ -279,6 +276,9 @@ def folded(value: Array) -> Array:
 
 def canonical(value: Any) -> Array:
     """Residues of unsigned integers as uint64 below the modulus."""
+    found = residue_loops.reduced(value)
+    if found is not None:
+        return found
     if getattr(value, "dtype", None) == np.uint32 and value.ndim:
         # 32 bits are folded once.
         reduced: Array = (value & _MODULUS_OF_WORDS).astype(np.uint64)
@@ -341,10 +341,19 @@ def multiplied(first: object, second: object) -> Array:
     return folded(np.array(first, np.uint64, ndmin=1) * np.asarray(second, np.uint64))
 
 
+_MOST_TERMS = 1 << 21
+"""Terms of a product up to which one loop in C is faster than four products of float64."""
+
+
 def matrix_product(left: Array, right: Array) -> Array:
     """left @ right of canonical uint64 residues: halves of 16 bits multiply exactly in float64 as long as sums stay below 2^53; integers
     and codes of 16 bits are no longer than such a half."""
     depth = left.shape[-1]
+    if left.size * right.shape[-1] < _MOST_TERMS:
+        columns = np.ascontiguousarray(right.swapaxes(-1, -2)).astype(np.uint32)
+        found = residue_loops.matrix_products(left.astype(np.uint32), columns)
+        if found is not None:
+            return canonical(found)
     total = np.zeros((*left.shape[:-1], right.shape[-1]), np.uint64)
     low = np.uint64(0xFFFF)
     short = _short(left), _short(right)

@@ -8,10 +8,12 @@ order of execution and exact arithmetic: it says nothing of rounding, overflow, 
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
@@ -26,6 +28,7 @@ from gemmgen.emulator.data_loads import DataLoads
 from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.residue_words import WORD_BYTES, Words, whole_words
 from gemmgen.emulator.whole_words import multiplies_on_tensor_cores, sums_only_move, words_taken_apart
+from gemmgen.hardware.target import Architecture
 from gemmgen.kernels import family, has_part, part
 from gemmgen.kernels.family import Case, FieldPart, KernelPlan
 from gemmgen.kernels.launch import ArrayArgument
@@ -484,6 +487,12 @@ def _residues_of(type_name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.uin
     return residues.words(residues.canonical(residues.of_codes(codes, type_name))).reshape(values.shape)
 
 
+@lru_cache(maxsize=8)
+def _plain_kernel(spec: str, architecture: Architecture) -> tuple[KernelPlan, Binary]:
+    planned = plan_of(json.loads(spec), architecture)
+    return planned, compile_plan(planned)
+
+
 class Reference:
     """The function that an instance must compute: a polynomial in NumPy, or a plain kernel of its family."""
 
@@ -547,8 +556,7 @@ class Reference:
     ) -> dict[str, npt.NDArray[Any]]:
         in_pairs = residues.pairs.get() is not None
         if in_pairs not in self._plain:
-            planned = plan_of(self.oracle.reference_spec(self.plan), self.plan.architecture)
-            self._plain[in_pairs] = planned, compile_plan(planned)
+            self._plain[in_pairs] = _plain_kernel(json.dumps(self.oracle.reference_spec(self.plan)), self.plan.architecture)
         reference, binary = self._plain[in_pairs]
         of_kind = family(reference.spec.kind)
         sizes = problem.sizes

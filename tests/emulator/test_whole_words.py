@@ -88,9 +88,6 @@ def test_every_element_of_a_word_has_its_residue() -> None:
     changed[7, 11] ^= 1
     assert (words.of_elements(changed) != residues).sum() == 4
     assert not words.of_elements(np.zeros((1, 8), np.uint8)).any()
-    high, low = words.of_factors(elements)
-    assert (high * 65536 + low == residues).all()
-    assert (words.of_whole_factors(elements) == residues).all()
 
 
 def test_words_have_no_byte_of_zeros() -> None:

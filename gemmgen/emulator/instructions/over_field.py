@@ -111,8 +111,7 @@ def ring(inst: Instruction, binder: Binder) -> Operation:
 
     def compute(lanes: Lanes | None) -> None:
         in_loops(residues.codes_in_loops(), lanes)
-        if (kept := residues.interned.get()) is not None:
-            kept.settle()
+        residues.settle()
 
     return Operation(lambda: compute(None), lambda lanes: compute(np.ascontiguousarray(lanes, np.int64)))
 

@@ -1,0 +1,116 @@
+"""Loops over residues in C compute what NumPy does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gemmgen.emulator import launch, residue_loops, residue_products, residues
+from gemmgen.emulator.arithmetic import FIELD
+
+COMPILERS = ("cc", "gcc", "clang", "g++")
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="a C compiler builds the loops")
+RNG = np.random.default_rng(5)
+WORDS = RNG.integers(0, 1 << 32, 4000, dtype=np.uint64).astype(np.uint32)
+WORDS[:200] &= np.uint32(0xFFFF0000)
+WORDS[200:210] = 0, 1, residues.MODULUS, residues.MODULUS - 1, residues.MODULUS + 1, 0xFFFFFFFF, 0x80000000, 0x7FFF0000, 0xFFFF0000, 0x10000
+KERNEL = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry kernel(.param .u64 a, .param .u64 b)
+{
+  .reg .u32 %r<8>; .reg .u64 %rd<8>; .reg .f32 %f<32>; .reg .pred %p<3>;
+  ld.param.u64 %rd1, [a];
+  ld.param.u64 %rd2, [b];
+  mov.u32 %r1, %tid.x;
+  mul.wide.u32 %rd3, %r1, 16;
+  add.u64 %rd4, %rd1, %rd3;
+  add.u64 %rd5, %rd2, %rd3;
+  ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd4];
+  fma.rn.f32 %f5, %f1, %f2, %f3;
+  fma.rn.f32 %f6, %f1, 0f40400000, %f4;
+  fma.rn.f32 %f7, %f2, %f3, 0f3F000000;
+  sub.f32 %f8, %f5, %f6;
+  neg.f32 %f9, %f8;
+  mul.f32 %f10, %f9, %f7;
+  and.b32 %r2, %r1, 3;
+  setp.ne.u32 %p1, %r2, 1;
+  @%p1 add.f32 %f10, %f10, %f1;
+  max.f32 %f11, %f10, %f3;
+  ex2.approx.f32 %f12, %f11;
+  st.global.v4.f32 [%rd5], {%f6, %f9, %f10, %f12};
+  ret;
+}
+"""
+
+
+def both(compute: Callable[[], np.ndarray], monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
+    """A result by loops in C, and by NumPy."""
+    assert residue_loops.loops() is not None
+    in_c = compute()
+    monkeypatch.setattr(residue_loops, "loops", lambda: None)
+    return in_c, compute()
+
+
+@needs_compiler
+@pytest.mark.parametrize("type_name", ["f32", "bf16"])
+def test_kernels_compute_the_same_residues(type_name, monkeypatch):
+    data = residues.without_code(WORDS[210:1234].copy())
+
+    def compute() -> np.ndarray:
+        kept = residues.Interned(np.random.default_rng(3), 500, 500) if type_name == "bf16" else None
+        token = residues.interned.set(kept)
+        own = data.copy()
+        if kept is not None:
+            own[::3] = kept.draw((len(own[::3]),)).astype(np.uint32) << np.uint32(16)
+        try:
+            out = np.zeros(len(own), np.uint32)
+            launch(KERNEL, "kernel", grid=1, block=256, args=[own, out], arithmetic=FIELD, hazards=False)
+            return residues.canonical(residues.read(out))
+        finally:
+            residues.interned.reset(token)
+
+    first, second = both(compute, monkeypatch)
+    assert (first == second).all()
+    assert len(np.unique(first)) > 900
+
+
+@needs_compiler
+def test_reductions_and_hashes_are_the_same(monkeypatch):
+    long = RNG.integers(0, 1 << 63, 3000, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+    def compute() -> np.ndarray:
+        hashed = residues.opaque("ex2", [WORDS]), residues.opaque("max", [WORDS, WORDS[::-1].copy()], commutes=True)
+        three = residues.opaque("selp", [WORDS, WORDS[:1], WORDS[::-1].copy()])
+        return np.concatenate([residues.canonical(WORDS), residues.canonical(long), *hashed, three, residues.without_code(WORDS)])
+
+    first, second = both(compute, monkeypatch)
+    assert (first == second).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(3, 16, 8, 16), (2, 5, 11, 67), (1, 1, 1, 1), (1, 2, 9, 130)])
+def test_products_of_matrices_are_the_same(shape, monkeypatch):
+    stacks, rows, columns, depth = shape
+    a, b = (RNG.integers(residues.MODULUS - 9, residues.MODULUS, (stacks, each, depth), dtype=np.uint32) for each in (rows, columns))
+    exact = a.astype(object) @ b.astype(object).swapaxes(-1, -2)
+    found = residue_loops.matrix_products(a, b)
+    assert found is not None
+    assert (residues.canonical(found) == (exact % residues.MODULUS).astype(np.uint64)).all()
+    assert (residues.canonical(residue_products._long_products(a, b)) == residues.canonical(found)).all()
+
+
+@needs_compiler
+def test_codes_that_are_read_are_given_to_no_number(monkeypatch):
+    kept = residues.Interned(np.random.default_rng(1), 10, 400)
+    free = kept.codes[kept.pool :].copy()
+    read = kept.read(free[:300].astype(np.uint32) << np.uint32(16))
+    assert (read == kept.residues[free[:300]]).all()
+    given = kept.narrowed(np.arange(1, 101, dtype=np.uint64))
+    assert set(given.tolist()) == set(free[300:].tolist())
+    with pytest.raises(OverflowError):
+        kept.narrowed(np.arange(500, 510, dtype=np.uint64))
