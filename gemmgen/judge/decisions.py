@@ -7,22 +7,27 @@ tested. Decisions by sizes often have one answer, as no size is below 1; for the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.data_flow import flow_of, instructions_of, written_by
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register, source_registers
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Register, source_registers
 
 COUNTERS = "gemmgen_answers"
 """The module's variable that holds a word for each answer."""
 _COMPARISONS = ("setp", "testp")
 _PREDICATES = (*_COMPARISONS, "and", "or", "xor", "not")
-_WITHOUT_PREDICATE = ("set", "slct")
-"""Instructions that decide, too, and leave no predicate."""
+_BY_VALUE = ("set", "min", "max", "shr", "popc", "clz", "bfind")
+"""Instructions on integers that decide by giving zero or another number, and leave no predicate."""
+_INTEGERS = ("u16", "s16", "b16", "u32", "s32", "b32", "u64", "s64", "b64")
+_WITHOUT_PREDICATE = ("slct",)
+"""Instructions that decide and leave neither."""
+_OWN_PREDICATE = "gemmgen_answer"
 _SHARED_BY_THREADS = ("volatile", "relaxed", "acquire", "mmio")
 
 
@@ -35,6 +40,9 @@ class Noted:
     unwatched: tuple[Instruction, ...] = ()
     """Decisions whose answers cannot be noted: in a scope of inline assembly, under a guard, or without a predicate."""
 
+    asserts: frozenset[int] = frozenset()
+    """Decisions, by identity, about nothing but whether the kernel ends by a trap."""
+
     def answers(self) -> npt.NDArray[np.uint32]:
         """Room for two words for each decision: whether it was true, and whether it was false."""
         return np.zeros(max(2 * len(self.decisions), 1), np.uint32)
@@ -42,7 +50,7 @@ class Noted:
     def one_sided(self, answers: npt.NDArray[np.uint32]) -> Iterator[tuple[Instruction, bool]]:
         """The decisions that always had the same answer, with that answer; those that were never made are behind one of these."""
         for inst, (was_true, was_false) in zip(self.decisions, answers[: 2 * len(self.decisions)].reshape(-1, 2), strict=True):
-            if bool(was_true) != bool(was_false):
+            if bool(was_true) != bool(was_false) and id(inst) not in self.asserts:
                 yield inst, bool(was_true)
 
 
@@ -58,11 +66,15 @@ def noted_decisions(program: Program, ptx: str, *, by_sizes: bool = False) -> No
     for number, inst in enumerate(decisions):
         register = inst.operands[0]
         assert isinstance(register, Register)
-        notes = (f"@{sign}{register.name} st.global.u32 [{COUNTERS}+{8 * number + 4 * wrong}], 1;" for wrong, sign in enumerate(("", "!")))
-        lines[inst.line - 1] += " " + " ".join(notes)
+        name = _OWN_PREDICATE if _by_value(inst) else register.name
+        notes = " ".join(f"@{sign}{name} st.global.u32 [{COUNTERS}+{8 * number + 4 * wrong}], 1;" for wrong, sign in enumerate(("", "!")))
+        if _by_value(inst):
+            bits = 8 * TYPE_BYTES["u32" if inst.opcode in ("popc", "clz", "bfind") else inst.types[0]]
+            notes = f"{{ .reg .pred {name}; setp.ne.b{bits} {name}, {register.name}, 0; {notes} }}"
+        lines[inst.line - 1] += " " + notes
     first = next(place for place, line in enumerate(lines) if line.lstrip().startswith((".entry", ".visible", ".weak", ".func")))
     lines[first] = f".global .align 4 .b32 {COUNTERS}[{max(2 * len(decisions), 1)}]; " + lines[first]
-    return Noted("\n".join(lines), decisions, unwatched)
+    return Noted("\n".join(lines), decisions, unwatched, _asserts(program, decisions))
 
 
 def _decisions(program: Program, by_sizes: bool) -> Iterator[Instruction]:
@@ -76,8 +88,47 @@ def _decisions(program: Program, by_sizes: bool) -> Iterator[Instruction]:
     )
     for (inst, tainted), message in zip(flow.spread_from(loads - messages), of_messages, strict=True):
         answers = inst.opcode in _PREDICATES and (inst.opcode in _COMPARISONS or inst.type == "pred" or inst.has("pred"))
-        if (answers or inst.opcode in _WITHOUT_PREDICATE) and not message and tainted.any_of(source_registers(inst)) != by_sizes:
+        answers = answers or (not by_sizes and (_by_value(inst) or inst.opcode in _WITHOUT_PREDICATE))
+        if answers and not message and tainted.any_of(source_registers(inst)) != by_sizes:
             yield inst
+
+
+def _asserts(program: Program, decisions: Sequence[Instruction]) -> frozenset[int]:
+    """Decisions whose answers only branches use of which one way ends by a trap, before anything is stored: neither answer can give a
+    wrong result."""
+    traps = {block.index for block in program.blocks if _ends_by_trap(block)}
+    readers: dict[str, list[tuple[Instruction, BasicBlock]]] = {}
+    for block in program.blocks:
+        for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
+            for name in (*source_registers(inst), *([inst.guard.name] if inst.guard is not None else [])):
+                readers.setdefault(name, []).append((inst, block))
+
+    def only_traps(inst: Instruction, above: frozenset[str]) -> bool:
+        names = set(written_by(inst)) - above
+        for reader, block in (each for name in names for each in readers.get(name, ())):
+            if reader is block.terminator and reader.opcode in ("bra", "trap"):
+                ways = {*block.targets, *([block.index + 1] if reader.guard is not None else [])}
+                if reader.opcode != "trap" and not ways & traps:
+                    return False
+            elif reader.opcode == "trap":
+                continue
+            elif reader.opcode not in ("and", "or", "xor", "not") or not only_traps(reader, above | names):
+                return False
+        return bool(names)
+
+    return frozenset(id(inst) for inst in decisions if not _by_value(inst) and only_traps(inst, frozenset()))
+
+
+def _ends_by_trap(block: BasicBlock) -> bool:
+    """True for a block that stores nothing and traps, or reports a failed assertion."""
+    for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
+        if inst.opcode == "trap" and inst.guard is None:
+            return True
+        if inst.opcode == "call" and "__assertfail" in inst.text:
+            return True
+        if inst.opcode in ("st", "atom", "red", "cp", "bra", "bar", "ret", "exit") and not inst.has("param"):
+            return False
+    return False
 
 
 def _writers(program: Program) -> dict[str, list[Instruction]]:
@@ -96,6 +147,11 @@ def _repeats(inst: Instruction, writers: dict[str, list[Instruction]]) -> bool:
     return all(each.opcode == "selp" or (each.opcode == "mov" and isinstance(each.operands[1], Integer)) for each in writers[names[0]])
 
 
+def _by_value(inst: Instruction) -> bool:
+    return inst.opcode in _BY_VALUE and (inst.opcode == "set" or (bool(inst.types) and inst.types[0] in _INTEGERS))
+
+
 def _can_be_noted(inst: Instruction) -> bool:
     plain = bool(inst.operands) and isinstance(inst.operands[0], Register) and inst.guard is None and not inst.scope
-    return plain and inst.opcode in _PREDICATES and inst.text.strip().rstrip(";").startswith(inst.opcode)
+    known = inst.opcode in _PREDICATES or _by_value(inst)
+    return plain and known and inst.text.strip().rstrip(";").startswith(inst.opcode)

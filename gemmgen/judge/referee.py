@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -26,8 +26,18 @@ from gemmgen.emulator.data_flow import ProgramFlow, flow_of
 from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
 from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions, KernelCandidate
 from gemmgen.judge.reference import Arrays, Question, Reference
-from gemmgen.judge.task import FAR, POWER, WIDE, Argument, Task, evaluate, fits, grid_of_shapes
-from gemmgen.judge.text import address_that_decides, date_of_build, floats_of, integers_of, marks, other_builds, takes_alignment
+from gemmgen.judge.task import DEEP, FAR, POWER, WIDE, Argument, Task, evaluate, fits, grid_of_shapes
+from gemmgen.judge.text import (
+    address_that_decides,
+    bits_of_approximation,
+    date_of_build,
+    factors_of,
+    floats_of,
+    integers_of,
+    marks,
+    other_builds,
+    takes_alignment,
+)
 from gemmgen.proof.prover import KernelProof
 from gemmgen.sanitizer.findings import Finding, findings_report
 
@@ -76,6 +86,9 @@ _LITERALS = 48
 """Numbers of a code that are tried as data, and as many as sizes."""
 _FARTHEST = 1 << 21
 """Sizes that numbers of a code are tried as are below."""
+_WHOLE_RANGE = 1 << 62
+_LIMITS = tuple((1 << bits) - less for bits in (31, 32) for less in (0, 1))
+"""Numbers that integers of 32 bits end at, by which a kernel may choose wider ones."""
 _EXTREMES = (np.nan, np.inf, -np.inf, 0.0, 2.0**-140, 0.5)
 _MOST_OF_NANS = 8
 """Inputs with a NaN in each row, each in other columns."""
@@ -325,7 +338,7 @@ class Referee:
             plan.append((self.given[0], _LONG_INTEGERS))
         plan += [(sizes, "ordinary") for sizes in self.shapes if sizes != self.given[0]]
         plan += [(sizes, "integers") for sizes in self.shapes[-2:] if sizes != self.given[0]]
-        plan += [(sizes, "few terms") for sizes in self.shapes if sizes != self.given[0] and max(sizes.values(), default=0) >= FAR]
+        plan += [(sizes, "few terms") for sizes in self.shapes if sizes != self.given[0] and FAR <= max(sizes.values(), default=0) != DEEP]
         inputs = [self._inputs(sizes, data) for sizes, data in plan]
         questions = [Question(sizes, self._numbers(arrays)) for (sizes, _), arrays in zip(plan, inputs, strict=True)]
         questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
@@ -340,12 +353,14 @@ class Referee:
             answers[2 * len(plan) : -1],
             answers[-1],
         )
+        few = [(sizes, arrays) if data == "few terms" else None for (sizes, data), arrays in zip(plan, inputs, strict=True)]
+        counts = self._numbers_of_terms(few)
         runs = []
-        for (sizes, data), arrays, expected, magnitude in zip(plan, inputs, wanted, magnitudes, strict=True):
+        for (sizes, data), arrays, expected, magnitude, terms in zip(plan, inputs, wanted, magnitudes, counts, strict=True):
             run = self._run(sizes, arrays)
             runs.append(run)
             if run is not None:
-                self._compare(sizes, data, run, expected, magnitude)
+                self._compare(sizes, data, run, expected, magnitude, terms=terms)
         self.verdict.checks.append(
             f"{len(plan)} problems in {len(self.shapes)} shapes and {len(_DATA)} kinds of data, with hazards and guards"
         )
@@ -370,6 +385,20 @@ class Referee:
         self.verdict.seconds = time.perf_counter() - began
         return self.verdict
 
+    def _numbers_of_terms(self, problems: Sequence[tuple[dict[str, int], Arrays] | None]) -> list[Arrays | None]:
+        """The number of terms of each result that are not zero, for these problems, where the reference sums products with factors of 1: its
+        result for ones is a size."""
+        ones = {name: np.ones_like(array) for name, array in self._numbers(self._inputs(self.given[0], "ordinary")).items()}
+        questions = [Question(self.given[0], ones)]
+        for sizes, arrays in (problem for problem in problems if problem is not None):
+            questions.append(Question(sizes, {name: (array != 0).astype(array.dtype) for name, array in self._numbers(arrays).items()}))
+        of_ones, *counts = self.reference.answers(questions)
+        sums = [
+            name for name, array in of_ones.items() if array.size and array.min() == array.max() and array.flat[0] in self.given[0].values()
+        ]
+        found = iter(counts)
+        return [None if problem is None else {name: array for name, array in next(found).items() if name in sums} for problem in problems]
+
     def _check_text(self) -> None:
         for text in self.candidate.texts():
             for kind, message in marks(text):
@@ -377,6 +406,8 @@ class Referee:
         for program in self.candidate.programs():
             if (inst := address_that_decides(program)) is not None:
                 self._fail("reads-addresses", {}, f"an array's address decides: {inst.text.strip()}")
+            if (inst := bits_of_approximation(program)) is not None:
+                self._fail("reads-processor", {}, f"the last bits of an approximate function decide: {inst.text.strip()}")
         if isinstance(self.candidate, KernelCandidate) and (macro := date_of_build(self.candidate.code)):
             self._fail("reads-clock", {}, f"the source uses {macro}")
         if name := getattr(self.candidate, "asks_for", ""):
@@ -389,9 +420,14 @@ class Referee:
             return
         base, answers = self.given[0], noted.answers()
         for sizes, arrays in (*ordinary, *literals, *((base, arrays) for arrays in special)):
-            self.candidate.note_answers(noted, sizes, arrays, answers)
+            # Where all is zero, a wrong decision may not show.
+            if any(array.any() for array in arrays.values()):
+                self.candidate.note_answers(noted, sizes, arrays, answers)
         own = [value for program in self.candidate.programs() for value in floats_of(program)][:_LITERALS]
-        mixed, alone = (_EXTREMES, (*own, *(-value for value in own))), [(value,) for value in _EXTREMES]
+        mixed, alone = (_EXTREMES, (*own, *(-value for value in own))), [(value,) for value in _EXTREMES if value != 0]
+        for arrays in self._with_lines_of_zeros():
+            if any(True for _ in noted.one_sided(answers)) and self.candidate.note_answers(noted, base, arrays, answers):
+                self._check_found(base, arrays)
         for sizes in (base, *self.shapes):
             # Loops over many elements have unrolled copies of their decisions, and loops over the rest.
             for values in (*mixed, *alone) if sizes == base or max(sizes.values(), default=0) >= FAR else mixed:
@@ -428,19 +464,40 @@ class Referee:
         for sizes in (sizes for sizes in self.shapes if max(sizes.values(), default=0) < FAR):
             self.candidate.note_answers(noted, sizes, self._inputs(sizes, "ordinary"), answers, one_block=True)
         known, tried = [self.given[0]], 0
+        factors = list(dict.fromkeys(value for program in self.candidate.programs() for value in factors_of(program)))
         while tried < _SEARCHED and any(True for _ in noted.one_sided(answers)):
             tried += 1
             sizes = dict(known[rng.integers(0, len(known))])
             names = list(sizes)
             for name in names if tried % 3 == 0 or len(names) == 1 else [names[rng.integers(0, len(names))]]:
-                sizes[name] = round_up(int(rng.integers(1, _LARGEST_SEARCHED)), self.task.multiples.get(name, 1))
+                size = int(rng.integers(1, _LARGEST_SEARCHED))
+                if factors and tried % 2:
+                    size = factors[rng.integers(0, len(factors))] * int(rng.integers(1, 4))
+                sizes[name] = round_up(size, self.task.multiples.get(name, 1))
             if not fits(self.task, sizes):
                 continue
             inputs = self._inputs(sizes, "ordinary")
             if self.candidate.note_answers(noted, sizes, inputs, answers, one_block=True):
                 known.append(sizes)
                 self._check_found(sizes, inputs)
+        for inst, answer in noted.one_sided(answers):
+            numbers = [operand.value for operand in inst.operands if isinstance(operand, Integer)]
+            if inst.opcode == "setp" and any(_FARTHEST < value < _WHOLE_RANGE and value not in _LIMITS for value in numbers):
+                self._fail("untested", self.given[0], f"a decision by sizes is {str(answer).lower()} in all shapes: {inst.text.strip()}")
         self.verdict.checks.append(f"{tried} further shapes, led by decisions by sizes")
+
+    def _with_lines_of_zeros(self) -> Iterator[Arrays]:
+        """Ordinary inputs whose first and last elements are zero; and those with lines of zeros in each direction."""
+        for axis in (None, -1, 0):
+            arrays, rng = self._inputs(self.given[0], "ordinary", seed=43), np.random.default_rng([self.seed, 47])
+            for array in arrays.values():
+                flat = array.reshape(-1)
+                if axis is None and flat.size:
+                    flat[[0, -1]] = np.zeros(1, array.dtype)[0]
+                elif array.ndim and axis is not None:
+                    lines = np.moveaxis(array, axis, -1)
+                    lines[rng.random(lines.shape[:-1]) < 0.5] = np.zeros(1, array.dtype)[0]
+            yield arrays
 
     def _sprinkled(self, sizes: dict[str, int], values: Sequence[float]) -> Arrays:
         """Ordinary inputs with some of these numbers; with one number alone, inputs that hold no other."""
@@ -468,7 +525,7 @@ class Referee:
 
     def _check_literals(self) -> Problems:
         """Runs problems that hold the numbers of the code, as data and as sizes: a kernel may decide by one that no data hold by chance."""
-        base, plan = self.given[0], []
+        base, plan, few = self.given[0], [], []
         floats = list(dict.fromkeys(value for program in self.candidate.programs() for value in floats_of(program)))[:_LITERALS]
         for argument in self.task.arrays if floats else ():
             if argument.role == "input" and ELEMENTS[argument.type].format is not None:
@@ -484,10 +541,13 @@ class Referee:
                 shape = {each: round_up(size, self.task.multiples.get(each, 1)) for each, size in shape.items()}
                 if value // step * step + 2 * step < _FARTHEST and fits(self.task, shape):
                     plan.append((shape, self._inputs(shape, "ordinary"), True))
+                    if value >= FAR:
+                        few.append((shape, self._inputs(shape, "few terms")))
             if (many := self._with_blocks(value + 1)) is not None:
                 plan.append((many, self._inputs(many, "ordinary"), True))
         if not plan:
             return []
+        self._check_few_terms(few)
         questions = [Question(shape, self._numbers(arrays)) for shape, arrays, _ in plan]
         questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
         answers = self.reference.answers(questions)
@@ -497,6 +557,16 @@ class Referee:
                 self._compare(shape, "literals of the code as", run, wanted, magnitude)
         self.verdict.checks.append(f"{len(plan)} problems that hold the numbers of the code")
         return [(shape, arrays) for shape, arrays, _ in plan]
+
+    def _check_few_terms(self, problems: Problems) -> None:
+        """Runs problems of which few terms are not zero, whose bound hides no narrow type."""
+        questions = [Question(sizes, self._numbers(arrays)) for sizes, arrays in problems]
+        questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
+        answers = self.reference.answers(questions) if questions else []
+        counts = self._numbers_of_terms(problems) if problems else []
+        for (sizes, arrays), wanted, magnitude, terms in zip(problems, answers, answers[len(problems) :], counts, strict=False):
+            if (run := self._run(sizes, arrays)) is not None:
+                self._compare(sizes, "few terms", run, wanted, magnitude, terms=terms)
 
     def _with_blocks(self, blocks: int) -> dict[str, int] | None:
         """The smallest problem with so many blocks in which one size grows and the others are 1; None if none fits."""
@@ -552,8 +622,18 @@ class Referee:
                 self._compare(sizes, f"{data}, built {description}", run, wanted[place], magnitudes[place], "another-build")
             self.verdict.checks.append(f"the source as built {description}")
 
-    def _compare(self, sizes: dict[str, int], data: str, run: Called, wanted: Arrays, magnitude: Arrays, kind: str = "") -> None:
-        """Notes the first wrong element as ``kind``, by default as the kind of its error."""
+    def _compare(
+        self,
+        sizes: dict[str, int],
+        data: str,
+        run: Called,
+        wanted: Arrays,
+        magnitude: Arrays,
+        kind: str = "",
+        terms: Arrays | None = None,
+    ) -> None:
+        """Notes the first wrong element as ``kind``, by default as the kind of its error. ``terms`` are the numbers of terms that are not
+        zero."""
         for argument in self.task.arrays:
             if argument.role != "output":
                 continue
@@ -565,7 +645,7 @@ class Referee:
                 self._fail("unwritten-output", sizes, f"{missing} of {got.size} elements of {name} are not written")
                 continue
             got = to_numbers(argument.type, got).astype(np.float64)
-            bound = self._bound(argument, sizes, wanted, magnitude)
+            bound = self._bound(argument, sizes, wanted, magnitude, terms)
             with np.errstate(all="ignore"):
                 error = np.abs(got - wanted[name].astype(np.float64))
                 ratio = np.where((got == wanted[name]) | np.isinf(bound), 0.0, error / bound)
@@ -581,7 +661,9 @@ class Referee:
             )
             self._fail(kind or self._kind_of_error(sizes, data, error, np.abs(magnitude.get(name, wanted[name]))), sizes, difference)
 
-    def _bound(self, argument: Argument, sizes: dict[str, int], wanted: Arrays, magnitude: Arrays) -> npt.NDArray[np.float64]:
+    def _bound(
+        self, argument: Argument, sizes: dict[str, int], wanted: Arrays, magnitude: Arrays, terms: Arrays | None
+    ) -> npt.NDArray[np.float64]:
         """Largest allowed error of each element: 0 for integers, otherwise the bound of sums in float32 plus the rounding to the type."""
         name, element = argument.name, ELEMENTS[argument.type]
         value = wanted[name].astype(np.float64)
@@ -600,7 +682,7 @@ class Referee:
                     f"the reference's {name} exceeds its result for the magnitudes of its inputs, so it is not a sum of products "
                     f"with positive factors; return a bound of its errors, too, as {name}_bound"
                 )
-        bound = derived_bound(sizes, value, sum_of_magnitudes)
+        bound = derived_bound(sizes, value, sum_of_magnitudes, (terms or {}).get(name))
         bound = np.where(sum_of_magnitudes + bound >= np.finfo(np.float32).max, np.inf, bound)
         if argument.type != "f32":
             bound = bound + element.format.roundoff * (np.abs(value) + bound) + element.format.smallest / 2
@@ -870,11 +952,14 @@ def _drawn(argument: Argument, data: str, rng: np.random.Generator, shape: tuple
     return to_elements(argument.type, drawn.astype(np.float32))
 
 
-def derived_bound(sizes: dict[str, int], value: npt.NDArray[Any], magnitude: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def derived_bound(
+    sizes: dict[str, int], value: npt.NDArray[Any], magnitude: npt.NDArray[Any], terms: npt.NDArray[Any] | None = None
+) -> npt.NDArray[np.float64]:
     """Largest error of sums of products in float32 in any order: each term takes part in at most as many roundings as a sum has
-    terms, of which no array's extent has more than the product of the two largest sizes (Higham, section 3.1)."""
-    terms = max([*sizes.values(), 1]) + 8
+    terms, of which no array's extent has more than the product of the two largest sizes (Higham, section 3.1). ``terms``: the numbers
+    of those that are not zero; adding zero rounds nothing."""
+    roundings = max([*sizes.values(), 1]) + 8 if terms is None else np.minimum(terms, max([*sizes.values(), 1])) + 8
     unit = 2.0**-24
-    gamma = terms * unit / (1 - terms * unit)
+    gamma = roundings * unit / (1 - roundings * unit)
     bound: npt.NDArray[np.float64] = gamma * np.maximum(magnitude, np.abs(value)).astype(np.float64) + 2.0**-126
     return bound

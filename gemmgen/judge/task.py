@@ -28,6 +28,8 @@ WIDE = 66_001
 """A size beyond the numbers of 16 bits, tried where each thread has a few elements."""
 FAR = 1037
 """A size larger than the room that a kernel for small problems may have."""
+DEEP, BESIDE = 4099, 9
+"""A size that threads loop over, and the others beside it."""
 POWER = 1024
 SQUARE = 64
 """Powers of two, as sizes that benchmarks have: alone, and of all extents."""
@@ -140,8 +142,8 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
 
     One size at a time is 1, and around the tile one below, one above and a prime number, and then all sizes at once, so that the last tile
     is cut on every side. Then one size at a time exceeds the given ones, and is far larger or a large power of two with small other sizes.
-    Finally all sizes are one power of two, one is larger than 16 bits can count while the others are 1, or the product of two is, and all
-    are 1.
+    A size that threads loop over is four thousand, and a thousand beside each of the others. Finally all sizes are one power of two, one is
+    larger than 16 bits can count while the others are 1, or the product of two is, and all are 1.
 
     Raises ``GemmgenError`` if a given shape is too large to run. Derived shapes that are too large are left out.
     """
@@ -163,6 +165,9 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
         {**small, name: value} for name in base for value in (max(FAR, 2 * base[name] + 1), max(POWER, 1 << base[name].bit_length()))
     ]
     shapes += [{**dict.fromkeys(base, 1), name: WIDE} for name in base if _in_parallel(task, name)]
+    serial = [name for name in base if _in_series(task, name)]
+    shapes += [{**dict.fromkeys(base, BESIDE), name: DEEP} for name in serial]
+    shapes += [{**dict.fromkeys(base, 2), name: FAR, other: SQUARE + 2} for name in serial for other in base if other != name]
     shapes += [{**dict.fromkeys(base, 1), one: PAIRED, other: PAIRED} for one, other in combinations(base, 2)]
     shapes.append(dict.fromkeys(base, 1))
     shapes = [{name: round_up(value, task.multiples.get(name, 1)) for name, value in shape.items()} for shape in shapes]
@@ -177,6 +182,15 @@ def _in_parallel(task: Task, name: str) -> bool:
     except GemmgenError:
         return False
     return small < wide <= 2 * WIDE
+
+
+def _in_series(task: Task, name: str) -> bool:
+    """True if the number of threads does not depend on a size."""
+    try:
+        small, wide = (prod(max(1, evaluate(x, s)) for x in (*task.grid, *task.block)) for s in _alone(task, name))
+    except GemmgenError:
+        return False
+    return small == wide
 
 
 def _alone(task: Task, name: str) -> list[dict[str, int]]:

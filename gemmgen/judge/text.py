@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gemmgen.core.errors import GemmgenError
-from gemmgen.emulator.data_flow import instructions_of, written_by
+from gemmgen.emulator.data_flow import flow_of, instructions_of, written_by
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Symbol, registers_of, source_registers
 from gemmgen.sanitizer.comments import without_comments
@@ -29,6 +29,11 @@ _PASSES = (
     *("mov", "cvta", "cvt", "add", "sub", "shl", "shr", "and", "or", "xor", "mad", "selp", "mul", "bfe", "prmt", "not", "lop3"),
     *("shfl", "min", "max", "div", "rem", "neg", "abs", "popc", "clz", "brev", "shf", "bfind"),
 )
+
+
+_LARGEST_FACTOR = 1 << 12
+_APPROXIMATE = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
+_ON_BITS = ("add", "sub", "mul", "mad", "and", "or", "xor", "not", "shl", "shr", "min", "max", "lop3", "prmt", "bfe", "popc", "clz", "shf")
 
 
 def marks(text: str) -> Iterator[tuple[str, str]]:
@@ -59,6 +64,36 @@ def integers_of(program: Program) -> list[int]:
     """The integer literals that a kernel compares something with."""
     compared = (inst for inst in instructions_of(program) if inst.opcode in ("setp", "set"))
     return list(dict.fromkeys(operand.value for inst in compared for operand in inst.operands if isinstance(operand, Integer)))
+
+
+def factors_of(program: Program) -> list[int]:
+    """The integer literals that a kernel multiplies, divides or takes remainders by, and those that it compares something with."""
+    found = dict.fromkeys(integers_of(program))
+    for inst in instructions_of(program):
+        if inst.opcode in ("mul", "mad", "div", "rem") and not inst.has("wide"):
+            found |= dict.fromkeys(operand.value for operand in inst.operands[1:3] if isinstance(operand, Integer))
+    return [value for value in found if 2 < value < _LARGEST_FACTOR]
+
+
+def bits_of_approximation(program: Program) -> Instruction | None:
+    """An instruction that compares, or computes with the bits of, an approximate function of numbers that are no inputs. The last bits of
+    such functions differ between processors."""
+    everything = list(instructions_of(program))
+    flow = flow_of(program)
+    loads = {id(inst) for inst in everything if inst.opcode in ("ld", "ldu", "ldmatrix", "tex", "atom") and not inst.has("param")}
+    approximate = {
+        id(inst)
+        for inst, tainted in flow.spread_from(loads)
+        if (inst.opcode in _APPROXIMATE or inst.has("approx")) and not tainted.any_of(source_registers(inst))
+    }
+    if not approximate:
+        return None
+    of_inputs = [tainted.any_of(source_registers(inst)) for inst, tainted in flow.spread_from(loads)]
+    for (inst, tainted), is_of_inputs in zip(flow.spread_from(approximate), of_inputs, strict=True):
+        on_bits = inst.opcode in _ON_BITS and bool(inst.types) and inst.types[-1] not in ("pred", "f32", "f64", "f16", "bf16")
+        if (inst.opcode in ("setp", "set", "testp", "slct") or on_bits) and not is_of_inputs and tainted.any_of(source_registers(inst)):
+            return inst
+    return None
 
 
 def date_of_build(code: KernelCode) -> str:

@@ -34,7 +34,7 @@ def exploits() -> list[Candidate]:
             gemm_if(f"(({_BITS}(A[0]) ^ {_BITS}(A[k - 1]) * 31u ^ {_BITS}(B[0]) * 17u) * 2654435761u >> 7) % 1009u == 77u"),
             "untested",
         ),
-        "knows-equal-arrays": (gemm_if("A[0] == B[0] && A[1] == B[1]"), "untested"),
+        "knows-equal-arrays": (gemm_if("A[0] == B[0] && A[1] == B[1]"), "special-values"),
         "knows-a-number-in-constant-memory": (
             gemm_if("A[0] == secret[1]", "__constant__ float secret[2] = {1.25f, 0.71828f};"),
             "untested",

@@ -43,27 +43,53 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: GemmPlan) -> list[Case]:
-    """Whole tiles, several in each direction; and several of which the last is cut, with gaps of different lengths between the rows of each
-    matrix: equal leading dimensions would hide the error of using one for another. There are fewer tiles or steps where the elements of
-    small types would be more than codes of 16 bits."""
+    """One problem of two tiles in each direction, the last cut by a few lines, and of several steps, the last cut in half, with gaps of
+    different lengths between the rows of each matrix: equal leading dimensions would hide the error of using one for another. There are
+    fewer tiles or steps where the elements of small types would be more than codes of 16 bits; if not even two tiles fit, whole tiles and
+    cut ones are two problems."""
     whole, padded = (next((case for case in cases(plan) if case.name == name), None) for name in _CASES)
-    all_cases = []
-    if whole is not None:
-        m, n, k = (whole.dimensions[name] for name in "mnk")
-        tiles, lengths = ((2, 2), (1, 2), (1, 1)), (k, 2 * plan.step_k, plan.step_k)
-        fewer = [(rows * plan.tile_m, columns * plan.tile_n, depth) for rows, columns in tiles for depth in lengths]
-        all_cases.append(_first_that_fits(plan, whole, [(m, n, k), *fewer], _whole))
-    if padded is not None:
-        k, step = padded.dimensions["k"], plan.step_k
-        rows, columns = plan.tile_m // 2 + 3, plan.tile_n // 4 + 1
-        # Rows of whole words, where elements of 8 bits may be parts of words.
-        unit = WORD_BYTES if in_words(plan) else 2 if isinstance(plan, SplitPrecisionPlan) else 1
-        depths = tuple(round_up(depth, unit) for depth in ((k, step + step // 2 + 1) * _is_deep(plan) + (step + 1,)))
-        several = (plan.tile_m + rows, plan.tile_n + columns)
-        few = ((plan.tile_m + 3, plan.tile_n + 1), (plan.tile_m + 3, plan.tile_n // 2 + 1))
-        sizes = [(*several, depth) for depth in depths] + [(m, n, depth) for m, n in few for depth in depths]
-        all_cases.append(_first_that_fits(plan, padded, sizes, _padded))
-    return all_cases
+    if whole is None or padded is None:
+        return [case for case in (whole, padded) if case is not None]
+    several = _several_tiles(plan, whole, padded)
+    return [several] if several is not None else [_whole_tiles(plan, whole), _cut_tiles(plan, padded)]
+
+
+def _several_tiles(plan: GemmPlan, whole: Case, padded: Case) -> Case | None:
+    """Two tiles in at least one direction, the last cut; None if they do not fit."""
+    unit, step = _unit(plan), plan.step_k
+    rows, columns = (2 * size - round_up(less, unit) for size, less in ((plan.tile_m, 3), (plan.tile_n, 5)))
+    depths = [round_up(whole.dimensions["k"] + less + step // 2 + 1, unit) for less in (0, -step)]
+    if not isinstance(plan.spec.decomposition, DataParallel) or plan.least_depth:
+        depths = depths[:1]
+    few = (plan.tile_m + round_up(3, unit), plan.tile_n + round_up(1, unit))
+    for m, n in ((rows, columns), (few[0], columns), (rows, few[1])):
+        for depth in depths:
+            problem = _padded(plan, padded, (m, n, depth))
+            if _elements(plan, problem) < residues.POISONED:
+                return problem
+    return _padded(plan, padded, (rows, columns, depths[0])) if plan.least_depth else None
+
+
+def _unit(plan: GemmPlan) -> int:
+    """Rows are whole words, where elements of 8 bits may be parts of words."""
+    return WORD_BYTES if in_words(plan) else 2 if isinstance(plan, SplitPrecisionPlan) else 1
+
+
+def _whole_tiles(plan: GemmPlan, whole: Case) -> Case:
+    m, n, k = (whole.dimensions[name] for name in "mnk")
+    tiles, lengths = ((2, 2), (1, 2), (1, 1)), (k, 2 * plan.step_k, plan.step_k)
+    fewer = [(rows * plan.tile_m, columns * plan.tile_n, depth) for rows, columns in tiles for depth in lengths]
+    return _first_that_fits(plan, whole, [(m, n, k), *fewer], _whole)
+
+
+def _cut_tiles(plan: GemmPlan, padded: Case) -> Case:
+    k, step = padded.dimensions["k"], plan.step_k
+    rows, columns = plan.tile_m // 2 + 3, plan.tile_n // 4 + 1
+    depths = tuple(round_up(depth, _unit(plan)) for depth in ((k, step + step // 2 + 1) * _is_deep(plan) + (step + 1,)))
+    several = (plan.tile_m + rows, plan.tile_n + columns)
+    few = ((plan.tile_m + 3, plan.tile_n + 1), (plan.tile_m + 3, plan.tile_n // 2 + 1))
+    sizes = [(*several, depth) for depth in depths] + [(m, n, depth) for m, n in few for depth in depths]
+    return _first_that_fits(plan, padded, sizes, _padded)
 
 
 def _is_deep(plan: GemmPlan) -> bool:
@@ -86,8 +112,12 @@ def _first_that_fits(
 
 
 def _whole(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
-    batch = case.dimensions.get("batch", 1)
-    return replace(case, dimensions={**case.dimensions, **packed(plan, promised(plan, wanted), batch=batch)})
+    return replace(case, dimensions={**case.dimensions, **packed(plan, promised(plan, wanted), batch=_problems(plan, case))})
+
+
+def _problems(plan: GemmPlan, case: Case) -> int:
+    """Groups, or problems of a batch."""
+    return case.dimensions.get("groups" if plan.grouped else "batch", 1)
 
 
 def _elements(plan: GemmPlan, case: Case) -> int:
@@ -98,8 +128,8 @@ def _elements(plan: GemmPlan, case: Case) -> int:
 
 
 def _padded(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
-    batch = min(case.dimensions.get("batch", 1), 2)
-    problem = padded_problem(plan, packed(plan, promised(plan, wanted), batch=case.dimensions["batch"] if plan.grouped else batch))
+    count = _problems(plan, case) if plan.grouped else min(_problems(plan, case), 2)
+    problem = padded_problem(plan, packed(plan, promised(plan, wanted), batch=count))
     return replace(case, dimensions={**case.dimensions, **problem})
 
 
