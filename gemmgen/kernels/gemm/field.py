@@ -57,7 +57,7 @@ def field_cases(plan: GemmPlan) -> list[Case]:
 def _several_tiles(plan: GemmPlan, whole: Case, padded: Case) -> Case | None:
     """Two tiles in at least one direction, the last cut; None if they do not fit."""
     unit, step = _unit(plan), plan.step_k
-    rows, columns = (2 * size - round_up(less, unit) for size, less in ((plan.tile_m, 3), (plan.tile_n, 5)))
+    rows, columns = (max(2 * size - round_up(less, unit), size + unit) for size, less in ((plan.tile_m, 3), (plan.tile_n, 5)))
     depths = [round_up(whole.dimensions["k"] + less + step // 2 + 1, unit) for less in (0, -step)]
     if not isinstance(plan.spec.decomposition, DataParallel) or plan.least_depth:
         depths = depths[:1]
