@@ -386,8 +386,8 @@ class Referee:
         return self.verdict
 
     def _numbers_of_terms(self, problems: Sequence[tuple[dict[str, int], Arrays] | None]) -> list[Arrays | None]:
-        """The number of terms of each result that are not zero, for these problems, where the reference sums products with factors of 1: its
-        result for ones is a size."""
+        """The number of terms of each result that are not zero, for these problems, where the reference sums products with factors of 1, as
+        its result for ones, a size, shows."""
         ones = {name: np.ones_like(array) for name, array in self._numbers(self._inputs(self.given[0], "ordinary")).items()}
         questions = [Question(self.given[0], ones)]
         for sizes, arrays in (problem for problem in problems if problem is not None):
