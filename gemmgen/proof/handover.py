@@ -116,7 +116,8 @@ def _by_words(lifter: Lifter, accesses: Sequence[Access], mixed: Sequence[Access
             found.append(f"{place(access)}: blocks that wait for no words store and load elements of one array")
     for access in accesses:
         assert access.address is not None
-        single = access.kind != "atomic" and strong(access.instruction) and not any(access.instruction.has(word) for word in ("v2", "v4"))
+        vector = any(access.instruction.has(word) for word in ("v2", "v4", "v8", "b128"))
+        single = access.kind != "atomic" and strong(access.instruction) and not vector
         if not single:
             found.append(f"{place(access)}: no single access at the scope of the device")
         elif not access.writes and not any(_is_of(lifter, access, wait) for wait in awaited):
