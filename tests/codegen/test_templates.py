@@ -120,3 +120,11 @@ def test_a_macro_that_a_block_lacks_is_an_error(tmp_path: Path, write: jinja2.En
 def test_building_blocks_count_as_referenced(write: jinja2.Environment) -> None:
     found = referenced(write, '{{ copy.load() }}{% include "common/half.cu.j2" %}', "gemm/a.cu.j2")
     assert found == ["common/copy.cu.j2", "common/half.cu.j2"]
+
+
+def test_no_template_has_two_macros_of_a_name():
+    twice = {}
+    for path in JINJA:
+        names = [node.name for node in environment(ROOT).parse(path.read_text()).body if isinstance(node, nodes.Macro)]
+        twice[path.name] = {name for name in names if names.count(name) > 1}
+    assert not {name: macros for name, macros in twice.items() if macros}
