@@ -469,7 +469,7 @@ def _value(content: Content, known: Knowledge, counters: dict[Expression, Value]
     found = meaning(known, instruction, values, int(kind[1:]), kind.startswith("s"), ())
     if found is None:
         return None
-    return known.seen(found, int(kind[1:]), True, ())
+    return known.seen(found, int(kind[1:]) * (2 if "wide" in modifiers else 1), True, ())
 
 
 def _chosen(content: Expression, known: Knowledge, counters: dict[Expression, Value] | None) -> Value | None:
