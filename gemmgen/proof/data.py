@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import z3
 
-from gemmgen.emulator.ptx.syntax import Float, Instruction, Integer, Operand, Register, Vector
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Float, Instruction, Integer, Operand, Register, Vector
 from gemmgen.proof.slicing import FLOATS
 from gemmgen.proof.values import Condition, Term, Value
 
@@ -266,7 +266,7 @@ def results(
         source = content(operands[1], data)
         if isinstance(source, Packed) and len(source.parts) == count:
             return list(source.parts)
-        if isinstance(source, Loaded) and source.size % count == 0:
+        if isinstance(source, Loaded) and source.size % count == 0 and source.size == TYPE_BYTES.get(instruction.type):
             size = source.size // count
             return [Loaded(source.access, source.offset + place * size, size) for place in range(count)]
         return [UNKNOWN] * count
@@ -282,8 +282,8 @@ def results(
     if opcode == "selp":
         return [Applied(opcode, inputs[:2]) if choice is None else join(choice, inputs[0], inputs[1])]
     if opcode == "cvt" and instruction.types in EXACT and {*instruction.modifiers} <= {*instruction.types}:
-        to, source = instruction.types
-        return inputs if to == source else [Widened(inputs[0], source)]
+        long, short = instruction.types
+        return inputs if long == short else [Widened(inputs[0], short)]
     is_float = instruction.type in FLOATS
     if opcode == "fma" and instruction.type in ("f32", "f64") and not any(word in instruction.modifiers for word in ("sat", "relu")):
         return [Fused(*inputs)]
