@@ -38,6 +38,8 @@ ROUNDS = 12
 GRAPH_SECONDS = 2e-3
 BANDWIDTH = 4.8e12
 """Bytes a second of an H200's memory, as its data sheet states them."""
+PEAK = 989.4e12
+"""Operations a second of its tensor cores in bfloat16, as its data sheet states them."""
 ALLOWED = 0.04
 """Part of a product's time that an epilogue may add where the product is bound by its arithmetic."""
 MOVED = {"gelu": 0, "gate": 2, "residual": 4, "stored": 2, "stored in float32": 4}
@@ -271,7 +273,8 @@ def added_parts(rows: list[dict[str, Any]]) -> list[str]:
         "Overhead, and in brackets the part of the product's time in which the bytes that the formula moves in addition cross the memory",
         f"bus once, at {BANDWIDTH / 1e12:g} TB/s. Where that alone is more than {ALLOWED:.0%}, the cell has a star: they move for less",
         "only while tensor cores multiply for other tiles, which a product of one tile for each SM has none of.",
-        "All products are bound by their arithmetic: *memory* is the part of their time that moving A, B and C once takes.",
+        "*Memory* is the part of the arithmetic's time, at the tensor cores' peak, that moving A, B and C once takes, in brackets with a",
+        "float32 matrix as well: below 100%, a product is bound by its arithmetic, with any of these formulas.",
         "",
         "| m x n x k | memory |" + "".join(f" {name} |" for name in FORMULAS),
         "|---|---:|" + "---:|" * len(FORMULAS),
@@ -288,8 +291,9 @@ def added_parts(rows: list[dict[str, Any]]) -> list[str]:
             cells.append(f"{added:+.1%} ({least:.1%}){' *' if least > ALLOWED else ''}")
             for counts in (every, free) if least <= ALLOWED else (every,):
                 counts[name] = counts[name][0] + (added <= ALLOWED), counts[name][1] + 1
-        memory = 2 * (m * k + n * k + m * n) / BANDWIDTH / (us["plain"] * 1e-6)
-        lines.append(f"| {m} x {n} x {k} | {memory:.0%} | {' | '.join(cells)} |")
+        arithmetic = 2 * m * n * k / PEAK
+        memory, more = (moved / BANDWIDTH / arithmetic for moved in (2 * (m * k + n * k + m * n), 2 * (m * k + n * k + 3 * m * n)))
+        lines.append(f"| {m} x {n} x {k} | {memory:.0%} ({more:.0%}) | {' | '.join(cells)} |")
     for meaning, of in (("all", every), ("those without a star", free)):
         lines.append(f"| at most {ALLOWED:.0%}, of {meaning} | | {' | '.join(f'{part} of {whole}' for part, whole in of.values())} |")
     return lines

@@ -216,6 +216,16 @@ def test_operands_may_have_the_name_of_a_result() -> None:
     assert verified({"kind": "gemm", **STRATEGIES["naive"], "epilogue": formula}) == []
 
 
+def test_convolutions_with_pixels_as_rows_have_places_and_further_outputs() -> None:
+    loop = {"strategy": "warpgroup", "tile": {"channels": 8, "pixels": 64, "k": 64}, "stages": 2, "consumers": 1, "rows": "pixels"}
+    sides = {side: {"type": "f16", "layout": "nhwc"} for side in ("input", "output")}
+    formula = {"outputs": {"value": "acc if row >= column else 0", "kept": {"value": "acc"}, "most": {"reduce": "max", "of": "acc"}}}
+    fields = {**FAMILIES["conv2d"], "architecture": "sm_90a", "mainloop": loop, **sides, "epilogue": formula}
+    plan = gemmgen.plan({name: value for name, value in fields.items() if name not in ("tile", "copy_through", "store")})
+    (case,) = (case for case in oracle_of("conv2d").cases(plan) if case.name == "channels above a tile")
+    assert verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=[case]).passed
+
+
 def test_convolutions_have_operands_of_truth_values() -> None:
     inputs = {f"{per}_kept": {"per": per, "type": "bool"} for per in ("row", "channel", "element")}
     formula = {"inputs": inputs, "value": "value if row_kept and channel_kept or element_kept else 0"}
