@@ -11,19 +11,6 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// Has the box at (x, y) fetched into the L2.
-__device__ __forceinline__ void prefetch_box_2d(const TensorMap& map, int x, int y)
-{
-    asm volatile(
-        "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" :: "l"(&map), "r"(x), "r"(y) : "memory");
-}
-
-// Has bytes in global memory, a multiple of 16 as their address, fetched into the L2.
-__device__ __forceinline__ void prefetch_line(const void* source, int bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(source), "r"(bytes) : "memory");
-}
-
 // Starts to copy the box at (x, y) to shared memory; its bytes arrive at the barrier. Elements outside the tensor are
 // filled.
 __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)

@@ -514,11 +514,6 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         return False
 
     @property
-    def fetched_inputs(self) -> tuple[Access, ...]:
-        """Operands that the producer has fetched into the L2 while factors are copied."""
-        return ()
-
-    @property
     def _given_elements(self) -> tuple[Access, ...]:
         """Operands of other types than C's whose elements the kernel gives to the epilogue's function."""
         staged = self.operand_in_stages
