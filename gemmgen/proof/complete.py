@@ -26,7 +26,7 @@ from gemmgen.proof.distances import by_thread
 from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
 from gemmgen.proof.knowledge import Knowledge, Path
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import MAX_CASES, NO_ARRAY, Verdict, element_indices, first_choice, place
+from gemmgen.proof.obligations import MAX_CASES, NO_ARRAY, Verdict, element_indices, first_choice, formula, place
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.tickets import Ticket, is_drawn, tickets
 from gemmgen.proof.values import Condition, Value, as_condition, as_term, conjunction, conjuncts, floor_divide
@@ -220,7 +220,8 @@ def _form_of(known: Knowledge, array: Array, parts: Sequence[_Part]) -> _Form:
         if walk.turns:
             walked = axis
         elif not known.proves((), as_term(known.extents[walk.block]) * walk.width >= as_term(extent)):
-            raise _NotShown("the grid may have too few blocks")
+            few = as_term(known.extents[walk.block]) * walk.width >= as_term(extent)
+            raise _NotShown(f"the grid may have too few blocks; not shown: {formula(few)}")
         widths.append(walk.width)
     tiles = None
     if division is not None:
@@ -285,7 +286,7 @@ def _tile(lifter: Lifter, array: Array, parts: Sequence[_Part], drawn: Sequence[
     for part in parts:
         key = (part.threads.tobytes(), *[table.tobytes() for table in part.tables])
         classes.setdefault(key, []).append(part)
-    failed: list[Access] = []
+    failed: list[_Part] = []
     chosen: list[list[Condition]] = [[]]
     blocks = {part.get_id(): part for whole in known.block_parts.values() for part in whole}
     if not form.used & {number for ticket in drawn for number in blocks if number not in ticket.parts}:
@@ -301,11 +302,14 @@ def _tile(lifter: Lifter, array: Array, parts: Sequence[_Part], drawn: Sequence[
         if not inside.any():
             continue
         if not any(_carried_out(known, array, members, form, again, block) for block in chosen):
-            failed.append(first.access)
+            failed.append(first)
             continue
         filled[tuple(values[inside] for values in places)] = True
     if not filled.all():
-        why = f": {place(failed[0])}: a guard that may keep an element from being stored" if failed else ""
+        why = ""
+        if failed:
+            guard = formula(conjunction(failed[0].rest))
+            why = f": {place(failed[0].access)}: a guard may keep an element from being stored; not shown: {guard}"
         raise _NotShown(f"{int((~filled).sum())} of the {filled.size} elements of a block's tile may not be stored{why}")
 
 

@@ -50,7 +50,7 @@ from gemmgen.proof.data import (
 from gemmgen.proof.enumeration import NotEnumerable, Numbers
 from gemmgen.proof.knowledge import Path, bits_of
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import Verdict, address_cases, element_indices, place
+from gemmgen.proof.obligations import Verdict, address_cases, element_indices, formula, place
 from gemmgen.proof.parameters import whole_parameter
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.provenance import MAX_PARTS, Case, Form, NotShown, Provenance, Site, Stores, kinds_of_problems, path_key
@@ -312,7 +312,8 @@ class _Coverage:
             raise NotShown("an operand of a product is always 0")
         for way in zeros:
             if where is None or not self._at.proves(way, self._outside(*where)):
-                raise NotShown("a 0 stands in place of an element")
+                outside = "" if where is None else f"; not shown: {formula(self._outside(*where))}"
+                raise NotShown(f"a 0 stands in place of an element{outside}")
         return found
 
     def _outside(self, array: str, indices: Sequence[z3.ArithRef]) -> z3.BoolRef:
@@ -479,7 +480,7 @@ class _Coverage:
             raise NotShown("a copy that always fills with 0")
         filled = z3.And(size <= offset, self._outside(array, indices))
         if not self._at.proves((*load.path, size < offset + self._unit), filled):
-            raise NotShown("a copy fills an element with 0")
+            raise NotShown(f"a copy fills an element with 0; not shown: {formula(filled)}")
         return self._global(array, indices, load.path)
 
     def _sum(self, data: Data, path: Path) -> Sum | None:
@@ -681,7 +682,7 @@ class _Coverage:
                 if value.free is not None and not all(self._at.same(value.free[name], places[name], way) for name in value.free):
                     raise NotShown(f"the sum that is stored belongs to another element of {array.name}")
                 if not self._at.proves(way, value.count >= self._k):
-                    raise NotShown(f"the sum may end before {self._product.dimension}")
+                    raise NotShown(f"the sum may end before {self._product.dimension}; not shown: {formula(value.count >= self._k)}")
             if not whole:
                 raise NotShown("no sum of products is stored")
 

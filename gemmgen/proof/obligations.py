@@ -97,10 +97,10 @@ class Verdict:
         elif answer.verdict == "refuted":
             self.unproved.append(f"{place(access)}: {why}")
         else:
-            self.unproved.append(f"{place(access)}: {why}; no answer to {_formula(goal)}")
+            self.unproved.append(f"{place(access)}: {why}; no answer to {formula(goal)}")
 
 
-def _formula(goal: Condition) -> str:
+def formula(goal: Condition) -> str:
     """A question to the solver as text, cut if it is long."""
     text = " ".join(as_condition(goal).sexpr().split())
     return text if len(text) <= MAX_FORMULA else f"{text[:MAX_FORMULA]} …"

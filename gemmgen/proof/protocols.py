@@ -27,7 +27,7 @@ from gemmgen.proof.fragments import Form, Fragments
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.members import incomplete_masks, missing_lanes
-from gemmgen.proof.obligations import Verdict
+from gemmgen.proof.obligations import Verdict, formula
 from gemmgen.proof.registers import read_unwritten
 from gemmgen.proof.rings import PROPERTIES, Findings, Ring, follow, place_of
 from gemmgen.proof.roles import FEW_TURNS, SHARED_BASE, Runner, Step
@@ -240,8 +240,10 @@ def _coverage(ring: Ring, product: Product, known: Knowledge) -> Verdict:
     for each in sorted(fragments.obligations, key=repr):
         total = _total(each.count, symbols, known)
         path = [] if total is None else _decisions(each.facts, symbols, known)
-        if total is None or not known.proves(path, total >= k if each.whole else total < 1 << 31):
-            verdict.unproved.append(f"the sum may end before {product.dimension}" if each.whole else "the products of a sum may overflow")
+        goal = None if total is None else total >= k if each.whole else total < 1 << 31
+        if goal is None or not known.proves(path, goal):
+            why = f"the sum may end before {product.dimension}" if each.whole else "the products of a sum may overflow"
+            verdict.unproved.append(why if goal is None else f"{why}; not shown: {formula(goal)}")
             break
     verdict.proved = verdict.obligations - len(verdict.unproved)
     return verdict

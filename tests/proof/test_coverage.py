@@ -207,6 +207,12 @@ def test_a_mistake_is_not_proved(mistake: str) -> None:
     assert not coverage_of(TILED.source.replace(text, instead)).holds
 
 
+def test_a_sum_that_may_end_early_is_named_with_its_formula() -> None:
+    text, instead = MISTAKES["the tail is dropped"]
+    (reason,) = coverage_of(TILED.source.replace(text, instead)).unproved
+    assert "the sum may end before k; not shown: (" in reason and " k" in reason
+
+
 def test_a_product_of_fragments_is_proved() -> None:
     binary = compile_source(FRAGMENTS.source, architecture="sm_80", options=[], name="sample.cu")
     proof = prove_sequence(FRAGMENTS.sequence, binary.ptx, seconds=120)[0]
