@@ -35,6 +35,11 @@ class CpuArchitecture:
     """Names in ``/proc/cpuinfo`` that a machine must have beside being of this kind."""
 
     @property
+    def dot_columns(self) -> int:
+        """Columns of a product up to which long sums are dot products: they would leave half of a vector's lanes unused."""
+        return max(4, self.lanes // 2)
+
+    @property
     def vector_bytes(self) -> int:
         return 4 * self.lanes
 

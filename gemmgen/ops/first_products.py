@@ -14,7 +14,7 @@ from typing import Any
 from gemmgen.core.cache import Cache
 from gemmgen.core.errors import CompileError, EnvironmentMissing, LaunchError
 from gemmgen.core.resources import resource_directory
-from gemmgen.hardware.cpu import CPU_ARCHITECTURES, runs_here
+from gemmgen.hardware.cpu import CPU_ARCHITECTURES, best_architecture, runs_here
 from gemmgen.runtime.native import loaded_library
 from gemmgen.toolchain.host import compile_c
 
@@ -47,7 +47,8 @@ def _first_products() -> Any:
     if not runs_here(architecture):
         return None
     source = (resource_directory("templates") / "cpu_gemm" / f"{NAME}.c").read_text()
-    options = (*OPTIONS, *architecture.compiler_flags)
+    best = best_architecture() or architecture
+    options = (*OPTIONS, *architecture.compiler_flags, f"-DMOST_DOT_COLUMNS={best.dot_columns}")
     try:
         library = loaded_library(compile_c(source, name=NAME, architecture=architecture, options=options, cache=Cache()))
     except (CompileError, EnvironmentMissing, LaunchError, OSError):

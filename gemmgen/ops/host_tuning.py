@@ -87,6 +87,8 @@ MAX_FEW_ROWS = 32
 MAX_NEAR_ELEMENTS = 1 << 19
 MAX_FEW_COLUMNS = 96
 MAX_SMALL_PRODUCTS = 1 << 24
+MAX_DOTS = 8
+"""Rows, and columns, up to which sums are dot products under some layouts; kernels for large products have none."""
 MAX_SHALLOW = 24
 """Depth up to which writing C takes longer than multiplying."""
 
@@ -108,7 +110,7 @@ def class_of(m: int, n: int, k: int) -> ShapeClass:
         return "few_rows_near" if n * k <= MAX_NEAR_ELEMENTS else "few_rows"
     if n <= MAX_FEW_COLUMNS < m:
         return "few_columns"
-    return "small" if m * n * k <= MAX_SMALL_PRODUCTS or k <= MAX_SHALLOW else "large"
+    return "small" if m * n * k <= MAX_SMALL_PRODUCTS or k <= MAX_SHALLOW or min(m, n) <= MAX_DOTS else "large"
 
 
 _LARGE = (*_DEPTH, "loops.few=none")
@@ -149,8 +151,11 @@ def candidates(transpose: Transposes) -> tuple[CpuGemmPlan, ...]:
 @cache
 def quick_spec(transpose: Transposes) -> CpuGemmSpec | None:
     """The spec that is compiled soonest; None where this machine does not run it."""
-    architecture = CPU_ARCHITECTURES["x86_64_v3"]
-    plan = _plan(QUICK, transpose, architecture) if runs_here(architecture) else None
+    architecture, best = CPU_ARCHITECTURES["x86_64_v3"], best_architecture()
+    if best is None or not runs_here(architecture):
+        return None
+    name, changes = QUICK
+    plan = _plan((name, (*changes, f"loops.dot_columns={best.dot_columns}")), transpose, architecture)
     return None if plan is None else plan.spec
 
 

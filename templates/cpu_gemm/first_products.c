@@ -4,6 +4,11 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+// Columns up to which long sums are dot products, in the kernels that follow on this processor.
+#ifndef MOST_DOT_COLUMNS
+#define MOST_DOT_COLUMNS 4
+#endif
+
 enum {
     LANES = 8,
     TILE_ROWS = 6,
@@ -14,7 +19,6 @@ enum {
     // Few columns, or rows, are multiplied by dot products; these are the limits of the kernels that follow.
     DOT_SUMS = 16,
     DOT_COLUMNS = 3,
-    MOST_DOT_COLUMNS = 4,
     SHORT_DOT = 8,
     MOST_TRANSPOSED = 8,
     LONG_DOT = 80,

@@ -17,6 +17,7 @@ from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.cpu import CPU_ARCHITECTURES
 from gemmgen.kernels.cpu_gemm.plan import plan_cpu_gemm
+from gemmgen.kernels.cpu_gemm.spec import BlockedLoops
 from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.requests import Layout
 from gemmgen.kernels.shipped import shipped_specs
@@ -363,3 +364,9 @@ def test_an_empty_batch_writes_nothing() -> None:
     around = np.zeros(64, np.float32)
     ops.matmul(np.ones((0, 3, 4), np.float32), np.ones((0, 4, 5), np.float32), out=around[8:8].reshape(0, 3, 5), bias=1.0)
     assert not around.any()
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(90, 4, 60000), (4, 30, 200000), (8, 8, 1 << 20), (96, 1, 1 << 20), (9, 8, 1 << 20)])
+def test_dot_products_keep_their_order_for_every_number_of_rows(m: int, n: int, k: int) -> None:
+    spec = host_tuning.general_spec(host_tuning.class_of(m, n, k), "nt")
+    assert spec is not None and isinstance(spec.loops, BlockedLoops) and spec.loops.few == "fastest"

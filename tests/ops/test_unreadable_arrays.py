@@ -69,6 +69,11 @@ def test_scalars_of_numpy_are_arrays_without_axes(number: np.generic) -> None:
     assert ops.elementwise(number, "square") == np.int64(number) ** 2
 
 
+def test_axes_are_integers_of_numpy_too() -> None:
+    for axis in (np.int8(1), np.array(1), (np.array(0), np.int64(-1))):
+        np.testing.assert_array_equal(ops.reduce(X, "sum", axis), X.sum(axis if axis.__class__ is tuple else int(axis)))
+
+
 def test_results_are_not_stored_in_foreign_byte_order() -> None:
     with pytest.raises(LaunchError, match="foreign byte order"):
         ops.matmul(X, W, out=foreign(np.zeros((4, 8), np.float32)))

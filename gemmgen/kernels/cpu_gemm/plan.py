@@ -130,6 +130,8 @@ class BlockedPlan:
     prefetch_c: bool
     prefetch_packing: bool
     few: Few
+    dot_columns: int
+    """Columns up to which long sums are dot products."""
     divide: Divided
     thread_count: int | Literal["all"]
     parts_per_thread: int
@@ -576,6 +578,7 @@ def _blocked(
         prefetch_c=loops.prefetch.c,
         prefetch_packing=loops.prefetch.packing,
         few=loops.few,
+        dot_columns=loops.dot_columns or architecture.dot_columns,
         divide=_SWAPPED[loops.threads.divide] if swapped else loops.threads.divide,
         thread_count=loops.threads.count,
         parts_per_thread=loops.threads.parts,

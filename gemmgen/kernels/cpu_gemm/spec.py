@@ -102,6 +102,9 @@ class BlockedLoops(SpecModel):
     few: Few = "fastest"
     """Separate functions for products of few rows or columns. ``fastest``: the order of additions may depend on the number of rows;
     ``invariant``: a row of C has the same bits for every number of rows; ``none``: tiles alone, which take half as long to compile."""
+    dot_columns: Annotated[Annotated[int, Field(ge=4, le=8, strict=True)] | None, LATER] = None
+    """Columns up to which long sums are dot products. By default 8 with AVX-512 and 4 otherwise; kernels with the same number have the same
+    order of additions."""
     threads: Threads = Threads()
 
 

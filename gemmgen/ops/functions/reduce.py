@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any, Literal, cast, overload
 
 from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.calls import integer
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import assigned, converted, empty_like, is_truth, type_word, wider_type
 from gemmgen.ops.engine import ASKED, Operator, handle_of, with_kernel
@@ -215,6 +215,7 @@ def _axes(axis: object) -> Any:
     """Axes as plain integers; 1.0 and True are not axes, although they are equal to 1."""
     if isinstance(axis, tuple | list):
         return tuple(map(_axes, axis))
-    if isinstance(axis, bool) or not isinstance(axis, Integral):
-        raise LaunchError(f"reduce: axis is {axis!r}, need integers, or None for all")
-    return int(axis)
+    try:
+        return integer("reduce", "axis", axis)
+    except LaunchError:
+        raise LaunchError(f"reduce: axis is {axis!r}, need integers, or None for all") from None

@@ -66,6 +66,7 @@ def random_specs(draw: st.DrawFn) -> dict[str, Any]:
         edges=draw(st.sampled_from(["masked", *edges])),
         unroll=draw(st.sampled_from([1, 2, 4, 8]) if packing else st.integers(1, 5)),
         few=draw(st.sampled_from(["fastest", "invariant", "none"])),
+        dot_columns=draw(st.sampled_from([None, 4, 7, 8])),
         prefetch={**prefetch, "c": draw(st.booleans()), "packing": packing},
         threads=threads,
     )
