@@ -33,7 +33,7 @@ FEW_ROWS = 64
 MAX_CONSUMERS = 4
 MAX_CLUSTER = 8
 """Blocks of a cluster that every device runs."""
-REGISTERS = {(2, 1): (40, 232), (2, 2): (40, 104), (3, 1): (40, 152), (4, 1): (40, 112)}
+REGISTERS = {(2, 1): (40, 232), (2, 2): (32, 104), (3, 1): (40, 152), (4, 1): (32, 112)}
 """Registers of a thread of the producer, and of one of the consumers, by the groups of consumers and the blocks of an SM."""
 OTHER_REGISTERS = 40
 """Registers of a thread beside sums and fragments; an estimate."""
@@ -52,6 +52,8 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     tile_n: int
     blocks: int
     """Instructions side by side along n of a group of warps, 64 columns each."""
+    k_warps: int
+    """Groups of warps that have the same columns, and take stages in turn."""
     cluster_k: int
     sharers: int
     """Blocks of a cluster side by side along n, each of which copies a part of the rows of A to all of them."""
@@ -63,8 +65,6 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     instruction_n: int
     """Rows of A: weights are the left factor of an instruction."""
     a_in_registers: bool = True
-    k_warps: int = 1
-    """Groups of warps that share columns."""
 
     @property
     def panel(self) -> int:
@@ -76,7 +76,12 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def consumers(self) -> int:
-        """Groups of warps that multiply, side by side along n."""
+        """Groups of warps that multiply."""
+        return self.column_groups * self.k_warps
+
+    @property
+    def column_groups(self) -> int:
+        """Groups of warps side by side along n."""
         return self.tile_n // (4 * WARP_COLUMNS * self.blocks)
 
     @property
@@ -88,7 +93,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def takes_turns(self) -> bool:
         """True if groups start their instructions in turns."""
-        return self.consumers > 1 and not self.overlaps
+        return self.column_groups > 1 and self.k_warps == 1 and not self.overlaps
 
     @property
     def threads(self) -> int:
@@ -133,7 +138,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def readings(self) -> int:
-        return self.consumers * self.blocks
+        return self.column_groups * self.blocks
 
     @property
     def costs(self) -> str:
@@ -142,14 +147,15 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def shown(self) -> MainloopShown:
         columns = 4 * WARP_COLUMNS * self.blocks
+        taken = f", {self.k_warps} of which take stages in turn" if self.k_warps > 1 else ""
         return MainloopShown(
             (
-                ("groups of warps", f"{self.consumers}, {columns} columns each; two more warps start copies"),
+                ("groups of warps", f"{self.consumers}, {columns} columns each{taken}; two more warps start copies"),
                 ("stages", f"{self.stages}, filled by TMA while others are multiplied"),
                 ("factors", "weights are the left factor, in registers; rows of A the right one, in shared memory"),
             ),
             "group",
-            tuple((0, group * columns, self.tile_m, columns) for group in range(self.consumers)),
+            tuple((0, group * columns, self.tile_m, columns) for group in range(self.column_groups)),
             STORED,
         )
 
@@ -171,7 +177,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     def sums_bytes(self) -> int:
         """Sums that blocks of a cluster send, with a barrier, or of some rows, padded against bank conflicts."""
         if self.cluster_k > 1:
-            return self.tile_m * self.tile_n * 4 + BARRIER_BYTES
+            return self.k_warps * self.tile_m * self.tile_n * 4 + BARRIER_BYTES
         return self.consumers * self.sums_rows * (self.tile_n // self.consumers + 4) * 4
 
     @property
@@ -237,6 +243,7 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         tile_n=tile.threadblock.n,
         blocks=tile.warp.n // WARP_COLUMNS,
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
+        k_warps=mainloop.k_warps,
         sharers=mainloop.sharers,
         scales_weights=mainloop.scaled == "weights",
         stages=mainloop.stages,
@@ -260,15 +267,17 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
         got = f"{warp.m} of {block.m} rows, {block.k} of k"
         need = f"a multiple of 8 rows up to {MAX_ROWS}, the same for warps, and {TILE_K} of k for warpgroups"
         yield Reason("tile", "mainloop.tile", got, need)
-    consumers = block.n // (4 * warp.n)
+    consumers = block.n // (4 * warp.n) * mainloop.k_warps
     if warp.n not in (WARP_COLUMNS, 2 * WARP_COLUMNS) or block.n % (4 * warp.n) or consumers > MAX_CONSUMERS or block.n > MAX_COLUMNS:
         need = f"{WARP_COLUMNS} or {2 * WARP_COLUMNS} columns for each warp of one to {MAX_CONSUMERS} warpgroups, {MAX_COLUMNS} at most"
         yield Reason("warp_tile", "mainloop.tile.warp", f"{warp.n} of {block.n} columns", need)
     if mainloop.min_blocks_per_sm > (2 if consumers <= 2 else 1):
         need = "up to 2, or 1 from 3 groups on, for warpgroups"
         yield Reason("min_blocks_per_sm", "mainloop.min_blocks_per_sm", str(mainloop.min_blocks_per_sm), need)
-    if mainloop.k_warps > 1:
-        yield Reason("k_warps", "mainloop.k_warps", str(mainloop.k_warps), "1 for warpgroups")
+    if mainloop.k_warps > 1 and (mainloop.stages % mainloop.k_warps or not isinstance(spec.decomposition, SplitKCluster)):
+        got = f"{mainloop.k_warps} with {mainloop.stages} stages and {spec.decomposition.scheme}"
+        need = "1, or a divisor of the stages, each of which is one group's, with split_k_cluster, for warpgroups"
+        yield Reason("k_warps", "mainloop.k_warps", got, need)
     if block.m % (8 * mainloop.sharers):
         yield Reason("sharers", "mainloop.sharers", f"{mainloop.sharers} and {block.m} rows", "8 rows or a multiple for each block")
     if mainloop.persistent_blocks and mainloop.sharers > 1:
