@@ -30,3 +30,11 @@ __device__ __forceinline__ unsigned short float_to_bf16(float value)
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 }
+
+// A double as a float: exactly, or as the neighbour with an odd last bit. Rounded again, to a half, that gives what the double does.
+__device__ __forceinline__ float double_to_odd_float(double value)
+{
+    const float shorter = __double2float_rz(value);
+    const bool same = static_cast<double>(shorter) == value || value != value;
+    return same ? shorter : __uint_as_float(__float_as_uint(shorter) | 1u);
+}

@@ -169,3 +169,12 @@ def test_a_formula_without_its_operands_says_how_to_pass_them() -> None:
         ops.elementwise(MATRIX, FORMULA)
     with pytest.raises(LaunchError, match="operands beside bias"):
         ops.elementwise(MATRIX, FORMULA, bias=1.0, operands=named())
+
+
+def test_a_double_becomes_a_half_by_one_rounding() -> None:
+    halves = np.arange(1, 0x7C00, 97, dtype="u2").view("f2").astype("f8")
+    ties = (halves + np.nextafter(halves.astype("f2"), np.float16(np.inf)).astype("f8"))[:-1] / 2
+    x = np.concatenate(
+        [ties, ties * (1 + 2.0**-40), ties * (1 - 2.0**-40), [65519.99999999, 2.0**-25, -(2.0**-25) * (1 + 2.0**-50), np.inf, 1e-300]]
+    )
+    assert (ops.elementwise(x, [{"op": "cast", "type": "float16"}]) == x.astype("f2")).all()

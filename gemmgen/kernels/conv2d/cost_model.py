@@ -50,15 +50,17 @@ class WarpgroupCosts:
     """Time of copies of vectors by threads over that of copies by TMA of rows of whole steps that begin at sectors."""
     shared: float
     """Part of the time of a copy that sharing it with the other blocks of a cluster does not save."""
+    crowd: float
+    """Part of the time of loads that grows with the SMs which load at the same time."""
     scattered: float
     """Blocks of clusters that divide a tile's sum, over those that the SMs hold at once: GPCs do not hold whole numbers of clusters."""
 
 
 WARPGROUP_COSTS = {
     True: WarpgroupCosts(
-        in_flight=1.6, issue=1.0, windows=1.25, loads=0.8, stores=0.6, joined=650.0, copies=1.7, shared=0.8, scattered=1.1
+        in_flight=1.6, issue=1.0, windows=1.25, loads=0.75, stores=0.3, joined=650.0, copies=1.6, shared=0.7, crowd=0.7, scattered=1.1
     ),
-    False: WarpgroupCosts(COPIES_IN_FLIGHT, TENSOR_CORE_ISSUE, 1.0, COPY_ENGINE_SHARE, STORES_EXPOSED, 0.0, 1.5, 0.0, 1.0),
+    False: WarpgroupCosts(COPIES_IN_FLIGHT, TENSOR_CORE_ISSUE, 1.0, COPY_ENGINE_SHARE, STORES_EXPOSED, 0.0, 1.5, 0.0, 0.0, 1.0),
 }
 """For 16-bit floats, fitted to 64 layers on an H200, up to 20 instances of each; for integers."""
 
@@ -188,6 +190,7 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         turns=min(2, loop.cluster_k),  # the first block of a cluster waits for the others, and reads their sums
         early=spec.early_launch,
         finishing_clocks=costs.joined * (loop.cluster_k - 1) * _joined_tiles(plan),
+        costs=Costs(crowd=costs.crowd),
     )
 
 

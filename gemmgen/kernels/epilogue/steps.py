@@ -434,7 +434,8 @@ def numbered(name: str, index: int) -> str:
 
 
 def convert(expression: str, kind: DataType, to: DataType) -> str:
-    """The CUDA expression of a value of one type as another. Halves are their bits; conversions to halves go by way of float32."""
+    """The CUDA expression of a value of one type as another. Halves are their bits; conversions to halves go by way of float32, to which
+    a double is rounded so that the second rounding gives the nearest half."""
     halves = ("f16", "bf16")
     source, target = ELEMENTS[kind], ELEMENTS[to]
     if kind == to:
@@ -443,7 +444,8 @@ def convert(expression: str, kind: DataType, to: DataType) -> str:
         number = f"{kind}_to_float({expression})"
         return number if to == "f32" else f"static_cast<{target.c_type}>({number})"
     if to in halves:
-        return f"float_to_{to}({expression if kind == 'f32' else f'static_cast<float>({expression})'})"
+        single = {"f32": expression, "f64": f"double_to_odd_float({expression})"}.get(kind, f"static_cast<float>({expression})")
+        return f"float_to_{to}({single})"
     if source.is_float and to in ("s8", "s32", "s64"):
         function = f"__{'float' if kind == 'f32' else 'double'}2{'ll' if to == 's64' else 'int'}_rz"
         if to == "s8":

@@ -86,8 +86,11 @@ def _contiguous(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
     if isinstance(plan.layout, TensorLayout):
         if plan.layout.flat:
             return plan.threads * plan.vector
-        along = plan.layout.inner
-        return problem[along] if plan.layout.contiguous or problem[f"{along}_stride"] == 1 else 1
+        along, last = plan.layout.inner, plan.layout.reduced[-1]
+        whole = problem[along] if plan.layout.contiguous or problem[f"{along}_stride"] == 1 else 1
+        if plan.layout.keeps_inner and not plan.layout.contiguous and problem[f"{last}_stride"] == 1 and plan.unroll >= problem[last]:
+            whole = max(whole, problem[last] * plan.threads)  # all of a row by the loads of a thread, which share their lines in the L1
+        return whole
     if plan.strided:
         strides = {name: problem[f"stride_{name}"] for name in ("outer", "reduced", "inner")}
         along = "reduced" if isinstance(plan.layout, LaneLayout) else "inner"
