@@ -18,7 +18,7 @@ _SOURCE = Path(__file__).with_name("residues.c")
 _OPTIONS = ("-O3", "-march=native", "-fPIC", "-shared")
 _FUNCTIONS = (
     *("read_words", "hide_codes", "ring", "multiply_add_rows", "matrix_products", "add_products", "reduce_words", "reduce_long"),
-    *("find_short", "find_long", "opaque"),
+    *("read_elements", "find_short", "find_long", "opaque"),
 )
 OPERATIONS = {"add": 0, "sub": 1, "mul": 2, "fma": 3, "mad": 3, "neg": 4}
 """Numbers of the sums and products."""
@@ -47,6 +47,7 @@ def loops() -> native.Loops | None:
     opened.matrix_products.argtypes = (place, place, place, word, word, word, word)
     opened.opaque.argtypes = (ctypes.c_uint64, short, short, place, place, word, place)
     opened.add_products.argtypes = (codes, place, place, short, short, word, place)
+    opened.read_elements.argtypes = (place, word, ctypes.c_uint32, ctypes.c_uint32, place, short, place)
     opened.reduce_words.argtypes = opened.reduce_long.argtypes = (place, word, place)
     for find in (opened.find_short, opened.find_long):
         find.argtypes = (place, word, place, place, word, place)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmgen.emulator import residue_loops
 from gemmgen.emulator.errors import NoFieldMeaning
 from gemmgen.emulator.residues import MODULUS
 
@@ -56,14 +57,15 @@ class Words:
         numbers: Array = words * self._inverse
         return numbers
 
-    def _places(self, elements: Array) -> Array:
-        """Numbers of the words along the last axis, which lists elements."""
-        words = np.ascontiguousarray(elements).view(np.uint32)
-        return np.minimum(self._number_of(words), self._last)
-
     def of_elements(self, elements: Array) -> Array:
         """Residues of elements, of which a few along the last axis make a word, as 32-bit patterns below the modulus."""
-        places = self._places(elements)
+        words = np.ascontiguousarray(elements).view(np.uint32)
+        if (loops := residue_loops.loops()) is not None:
+            residues = np.empty((*words.shape[:-1], words.shape[-1] * self.elements), np.uint32)
+            numbers = (words.size, int(self._inverse), int(self._last), self.residues.ctypes.data, self.elements)
+            loops.read_elements(words.ctypes.data, *numbers, residues.ctypes.data)
+            return residues
+        places = np.minimum(self._number_of(words), self._last)
         taken: Array = self.residues.take(places, axis=0).reshape(*places.shape[:-1], -1)
         return taken
 

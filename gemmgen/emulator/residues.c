@@ -137,6 +137,16 @@ void matrix_products(const uint32_t *restrict a, const uint32_t *restrict b, uin
       }
 }
 
+// The residues of the elements of words (residue_words.Words): `table` has so many for each number of a word.
+void read_elements(const uint32_t *restrict words, int64_t count, uint32_t inverse, uint32_t last, const uint32_t *restrict table,
+                   int32_t elements, uint32_t *restrict out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t number = words[i] * inverse;
+    const uint32_t *own = table + (uint64_t)(number < last ? number : last) * elements;
+    for (int32_t k = 0; k < elements; ++k) out[i * elements + k] = own[k];
+  }
+}
+
 // Adds sums of products, or takes them away, and writes the patterns of the results.
 void add_products(struct Codes *codes, const uint64_t *restrict products, const uint32_t *restrict addends, int32_t negated, int32_t reduced,
                   int64_t count, uint32_t *restrict out) {

@@ -10,6 +10,7 @@ import pytest
 
 from gemmgen.emulator import launch, residue_loops, residue_products, residues
 from gemmgen.emulator.arithmetic import FIELD
+from gemmgen.emulator.residue_words import Words
 
 COMPILERS = ("cc", "gcc", "clang", "g++")
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="a C compiler builds the loops")
@@ -102,6 +103,16 @@ def test_products_of_matrices_are_the_same(shape, monkeypatch):
     assert found is not None
     assert (residues.canonical(found) == (exact % residues.MODULUS).astype(np.uint64)).all()
     assert (residues.canonical(residue_products._long_products(a, b)) == residues.canonical(found)).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("count", [2, 4])
+def test_elements_of_words_are_the_same(count, monkeypatch):
+    words = Words(np.random.default_rng(4), 700, count)
+    elements = np.append(words.draw((70, 10)), WORDS[:10].reshape(1, 10), axis=0).view(f"u{4 // count}")
+    first, second = both(lambda: words.of_elements(elements), monkeypatch)
+    assert first.shape == (71, 10 * count)
+    assert (first == second).all()
 
 
 @needs_compiler
