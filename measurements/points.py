@@ -3,6 +3,7 @@
     python -m measurements.points --seed 7 --out points.jsonl     on a machine with a GPU and torch
     python -m measurements.points --survey 60 --list kernels.jsonl             chooses kernels for many products, on any machine
     python -m measurements.points --kernels kernels.jsonl --out points.jsonl   times them, compiling while it goes
+    python -m measurements.points --published      the products that gave rise to the choice among points; writes published_products.md
 
 For each product: the choice among the library's instances, the choice among all points, the points that the model expects to be the
 fastest, and a sample of others, by which the model can be fitted. Results are compared with the peer's first. All are captured in CUDA
@@ -12,6 +13,7 @@ graphs that rotate among enough arrays to exceed the L2, and replayed in turns. 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import math
 import os
@@ -414,6 +416,26 @@ def numbers(plan: KernelPlan) -> dict[str, Any]:
     return {name: fields[name] for name in NUMBERS if name in fields}
 
 
+def published_table(rows: list[dict[str, Any]], header: str) -> str:
+    """The choice among listed instances and the choice among points, beside the peer, as Markdown."""
+    lines = [
+        "# Products on which the choice among listed kernels lost",
+        "",
+        f"{header}; `python -m measurements.points --published` makes this file. Microseconds, all in turns; ratios are cuBLASLt's time",
+        "over gemmgen's. *Listed*: the choice among the specs that ship with gemmgen; *points*: the choice among all points.",
+        "",
+        "| m, n, k | cuBLASLt's best | listed | ratio | points | ratio | kernel |",
+        "|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        told = {kernel["role"]: kernel for kernel in reversed(row["kernels"]) if "us" in kernel}
+        new = told["new"] if "new" in told else told["old"]
+        times = [told["old"]["us"], new["us"]]
+        cells = " | ".join(f"{us:.1f} | {row['peer'] / us:.3f}" for us in times)
+        lines.append(f"| {row['problem']} | {row['peer']:.1f} | {cells} | `{new['label'].removeprefix('point/wgmma/')}` |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measures the problems of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -424,12 +446,14 @@ def main() -> None:
     parser.add_argument("--device", default="H200", help="the device that kernels are chosen for")
     parser.add_argument("--dry", action="store_true", help="lists the kernels and times nothing")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--published", action="store_true", help="times the choices for the published products, and writes their table")
     parser.add_argument("--survey", type=int, metavar="COUNT", help="chooses kernels for so many products of a survey")
     parser.add_argument("--list", type=Path, help="writes the kernels of the survey to this file, and times nothing")
     parser.add_argument("--kernels", type=Path, help="times the kernels in a file of --list")
     arguments = parser.parse_args()
     began = time.monotonic()
-    texts = arguments.problems or [*PUBLISHED, *drawn(arguments.seed)]
+    texts = arguments.problems or [*PUBLISHED, *([] if arguments.published else drawn(arguments.seed))]
+    arguments.no_sample |= arguments.published
     if arguments.kernels:
         chosen = read_list(arguments.kernels, arguments.device)
     elif arguments.survey:
@@ -453,7 +477,8 @@ def main() -> None:
 
     torch.manual_seed(arguments.seed)
     pool = Pool(torch, POOL_BYTES)
-    lines = [json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": arguments.seed})]
+    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": arguments.seed}
+    lines = [json.dumps(about)]
     print(lines[0], flush=True)
     for text, found in chosen.items():
         if time.monotonic() - began > arguments.seconds:
@@ -467,6 +492,11 @@ def main() -> None:
         print(f"# {text}: peer {row['peer']:.1f}, {told}, best {best:.1f}", file=sys.stderr, flush=True)
         if arguments.out:
             arguments.out.write_text("\n".join(lines) + "\n")
+    if arguments.published:
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        header = f"{about['device']}, {today}, torch {about['torch']}"
+        folder = arguments.out.parent if arguments.out else Path(__file__).parent
+        (folder / "published_products.md").write_text(published_table([json.loads(line) for line in lines[1:]], header))
 
 
 if __name__ == "__main__":
