@@ -342,3 +342,25 @@ def _plain_specs(request, tile, order):
                 if spec.order == order:
                     found.append(spec)
     return found
+
+
+@pytest.mark.parametrize(
+    ("text", "resident", "slices", "starts"),
+    [
+        ("16,5632,7168,nt,bf16", 2, 1, True),  # 88 blocks of 264
+        ("8,2560,9216,nt,bf16", 3, 4, True),  # 160 of 396
+        ("16,2560,9216,nt,bf16", 2, 3, False),  # 120 of 264, which took 29% more
+        ("16,9216,7168,nt,bf16", 2, 1, False),  # 144 of 264
+        ("16,5632,12288,nt,bf16", 2, 1, False),  # so long that the launch matters little
+    ],
+)
+def test_grids_that_leave_each_sm_room_start_early(text, resident, slices, starts):
+    tile = (6, log2(16 if text.startswith("16") else 8))
+    found = set()
+    for points in space.points(parse_problem(f"gemm:{text}"), H200):
+        for place, row in enumerate(points.features):
+            if (row[0], row[1]) == tile and row[10] == log2(resident) and not row[7:9].any():
+                spec = points.spec(place, False)
+                if (spec.order, getattr(spec.decomposition, "slices", 1)) == ("column_major", slices):
+                    found.add(spec.early_launch)
+    assert found == {starts}

@@ -97,6 +97,10 @@ BAND, WIDE_BAND = 8, 16
 """Tiles that consecutive blocks take across a band. Where a grid is one wave, and its larger tiles are each read by up to ``WIDE_BAND``
 blocks, these follow one another: requests of neighbours for one tile meet on the way to the L2. 23 grids with 9 to 16 such blocks took 3.9%
 less time on an H200 on average than in bands of 8, at best 20% less and at worst 0.5% more."""
+BESIDE_BYTES = 1.1e8
+"""Bytes of a problem up to which kernels of two or three blocks an SM start early if at most half of these places are taken: each SM then
+has room for a block of the next launch. 24 such kernels of 9 to 26 us took 2.4 to 8.3% less on an H200, those of 80 to 96 blocks in all.
+With slices of k, two blocks an SM may take 0.35 of the places: three slices of 40 tiles, 0.45 of them, took 29% more."""
 SHORT_BYTES = 16e6
 """Bytes of a problem below which all of its kernels start early: the launch is a fourth of their time."""
 SAVED, SAVED_OF_SLICES = 0.7e-6, 1.7e-6
@@ -555,12 +559,14 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     apart = _read_apart(at, sharers)
     full, half = _settle_evenly(at, waves)
     full &= ~apart
-    if memory_bytes < SHORT_BYTES:
-        half = np.ones_like(half)
     dense = at.tile_m * at.tile_n / (at.tile_m + at.tile_n) >= np.where(apart & (waves <= 1), DENSE_APART, DENSE)
     starting = full | dense & (waves >= DENSE_FILLED) & (at.resident == 1) & (
         not divided and 2.0 * m * n * k * batch <= DENSE_OPERATIONS[size]
     )
+    room = half | (at.resident > 2) & (waves <= HALF_FILLED)
+    starting |= (at.resident > 1) & room & ~apart & (memory_bytes <= BESIDE_BYTES)
+    if memory_bytes < SHORT_BYTES:
+        half = np.ones_like(half)
     together = TRANSPOSED_TOGETHER if storage.column_major else 1.0
     if storage.joined:
         # Of 96 kernels of two products for 16 rows, those that started early took 3.4% more on an H200, the fastest of them 0.2 to 1.2%.
