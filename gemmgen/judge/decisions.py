@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.data_flow import flow_of, instructions_of, written_by
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Register, source_registers
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Register, registers_of, source_registers
 
 COUNTERS = "gemmgen_answers"
 """The module's variable that holds a word for each answer."""
@@ -89,6 +89,10 @@ def _decisions(program: Program, by_sizes: bool) -> Iterator[Instruction]:
     for (inst, tainted), message in zip(flow.spread_from(loads - messages), of_messages, strict=True):
         answers = inst.opcode in _PREDICATES and (inst.opcode in _COMPARISONS or inst.type == "pred" or inst.has("pred"))
         answers = answers or (not by_sizes and (_by_value(inst) or inst.opcode in _WITHOUT_PREDICATE))
+        if inst.opcode in ("min", "max") and all(
+            tainted.any_of(register.name for register in registers_of(operand)) for operand in inst.operands[1:3]
+        ):
+            continue  # the better of two values that are both data
         if answers and not message and tainted.any_of(source_registers(inst)) != by_sizes:
             yield inst
 
