@@ -58,7 +58,10 @@ class Outlook:
     @property
     def promising(self) -> list[Candidate]:
         """The listed instances that may be the fastest."""
-        return [candidate for candidate in _of_chip(self._request.kind, self._architecture.name) if self.is_promising(candidate)]
+        placed, alike, timed = _places(self._request.kind)[0], self._alike, self._timed
+        instances = _of_chip(self._request.kind, self._architecture.name)
+        near = [one for one in instances if one.label in alike or one.label not in placed or one.name in timed]
+        return [one for one in near if self.is_promising(one)]
 
     @cached_property
     def _alike(self) -> dict[str, float]:
