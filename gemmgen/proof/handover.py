@@ -53,6 +53,9 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
             verdict.unproved.append("this launch may be complete before those before it: threads may not wait for them")
     if any(access.writes for access in here) and not all(access.kind == "store" for access in here):
         ready = tickets(lifter)
+        resets = ready[0].resets if ready else ()
+        if ready or not ended:
+            verdict.unproved += stored_by_several(known, [each for each in here if not any(each is reset for reset in resets)])
         mixed = _stored_and_loaded(accesses, here)
         if ready:
             verdict.unproved += _by_ticket(lifter, here, mixed, ready[0])
@@ -62,11 +65,40 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
             verdict.unproved.append("blocks read data that blocks of this launch store, by no known protocol")
     else:
         zero = known.contract.zero_bytes
+        verdict.unproved += stored_by_several(known, here)
         stores = [access for access in here if access.writes and access.address is not None]
         beyond = [access for access in stores if access.address is not None and not known.proves(access.path, access.address.z3 >= zero)]
         verdict.unproved += [f"{place(access)}: it may store to bytes of the workspace that must be 0 after a launch" for access in beyond]
     verdict.proved = verdict.obligations - len(verdict.unproved)
     return verdict
+
+
+def stored_by_several(known: Knowledge, accesses: Sequence[Access]) -> list[str]:
+    """Stores of partial results to a place that does not depend on the block, or on the thread: several of them store to it.
+
+    That two places which do depend on them differ is an assumption.
+    """
+    found: list[str] = []
+    for access in accesses:
+        if access.kind != "store" or access.address is None:
+            continue
+        told = set(node_of(access.address.z3).symbols)
+        for _ in known.divided:
+            for quotient, remainder in known.divided:
+                if {quotient.z3.get_id(), remainder.z3.get_id()} <= told:
+                    told.add(known.quotients[quotient.z3.get_id()][0].get_id())
+        for axis, parts in known.block_parts.items():
+            whole = known.block[axis].term
+            if isinstance(whole, int) or whole.get_id() in told:
+                continue
+            missing = [part for part in parts if part.get_id() not in told]
+            if any(not known.proves(access.path, part == 0) for part in missing):
+                found.append(f"{place(access)}: blocks that differ along {axis} may store to this place")
+                break
+        alone = known.depends_on_thread(access.address.z3) or known.proves(access.path, known.linear_thread.z3 == 0)
+        if not alone:
+            found.append(f"{place(access)}: several threads may store to this place")
+    return found
 
 
 def begun_early(lifter: Lifter) -> list[str]:

@@ -24,6 +24,7 @@ from gemmgen.proof.data import Access
 from gemmgen.proof.direct import note_direct_accesses
 from gemmgen.proof.filling import left_out
 from gemmgen.proof.fragments import Form, Fragments
+from gemmgen.proof.handover import stored_by_several
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.members import incomplete_masks, missing_lanes
@@ -128,6 +129,9 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         ready = all(found[name].holds for name in ("memory", "races", "progress"))
         missing = Verdict("handover", unproved=["memory, races and progress must be proved first"])
         found["handover"] = _handover(contract, accesses, sent, fetched) if ready and accesses is not None else missing
+        if lifter is not None:
+            mine = [each for each in accesses or () if contract.in_workspace(each.address)]
+            found["handover"].unproved += stored_by_several(lifter.known, mine)
         reads = [each for each in accesses or () if not each.writes and contract.in_workspace(each.address)]
         if accesses is None or reads or any(contract.arrays[name].workspace for name in fetched):
             found["initialised"].unproved.append("elements of the workspace that this launch reads may never be stored")

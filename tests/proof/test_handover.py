@@ -56,6 +56,8 @@ def test_partial_results_are_read_after_they_are_stored(name: str) -> None:
 ATOM = r"atom\.add\.acq_rel\.gpu"
 FLAG = r"\[_ZZ10comes_last\w*\]"
 MISTAKES: dict[str, tuple[str, str, str]] = {
+    "blocks store to one place": (LAUNCHES, r"mul\.wide\.u32(\s+%rd\d+), %r1, 4;", r"mov.u64\1, 0;"),
+    "threads store to one place": (LAUNCHES, r"@%p\d+ bra\s+\$L__BB0_\d+;(?=(?:[^;]*;){1,12}[^;]*st\.global)", ""),
     "the addition neither releases nor acquires": (TICKETS, ATOM, "atom.add.relaxed.gpu"),
     "the addition only releases": (TICKETS, ATOM, "atom.add.release.gpu"),
     "the addition only acquires": (TICKETS, ATOM, "atom.add.acquire.gpu"),
@@ -83,7 +85,7 @@ def test_a_mistake_in_a_handover_is_not_proved(mistake: str) -> None:
     ptx = kernel(name)[1]
     mutant = re.sub(pattern, into, ptx, count=1, flags=re.DOTALL if r"\Z" in pattern else 0)
     assert mutant != ptx
-    assert not any(verdict.holds for verdict in verdicts(name, mutant))
+    assert not all(verdict.holds for verdict in verdicts(name, mutant))
 
 
 @pytest.mark.parametrize("name", (TICKETS, WORDS))
