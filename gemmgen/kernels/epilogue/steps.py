@@ -242,7 +242,8 @@ def plan_steps(
     seen = dict(used or {})
     variables = Variables(VALUE, kind)
     truncated_to, inexact = 0, False
-    taken: set[str] = set()
+    arguments: set[str] = set()
+    matrices: dict[str, str] = {}
     named = [one.in_kernels() if isinstance(one, Formula) else one for one in operations]
     formulas = [one for one in named if isinstance(one, Formula)]
     outside = {word for one in formulas for word in (*one.inputs, *one.outputs)}
@@ -274,9 +275,15 @@ def plan_steps(
             continue
         inexact |= "exp" in step.calls or step.approximate
         for argument in (*step.arguments, *step.matrices, *step.placed):
-            if argument.name in taken:
+            if argument.name in arguments:
                 reasons.append(Reason("elementwise", where, f"a second operand named {argument.name}", "names that differ"))
-            taken.add(argument.name)
+            arguments.add(argument.name)
+        for matrix in (*step.matrices, *step.placed):
+            # Leading dimensions and tensor maps have the matrix's name in small letters.
+            other = matrices.setdefault(matrix.name.lower(), matrix.name)
+            if other != matrix.name:
+                got, need = f"operands named {other} and {matrix.name}", "names that differ by more than capital letters"
+                reasons.append(Reason("elementwise", where, got, need))
         steps.append(step)
     return tuple(steps), variables.kind
 
