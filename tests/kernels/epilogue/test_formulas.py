@@ -574,7 +574,7 @@ def test_batches_have_matrices_of_their_own() -> None:
         ({"let": {"y": "acc"}, "outputs": {"y": "y * 2"}}, "two meanings of 'y', under let and under outputs"),
         ({"inputs": {"y": {"scalar": "f32"}}, "outputs": {"y": "y * 2"}}, "two meanings of 'y', under inputs and under outputs"),
         ({"let": {"value": "acc"}}, "got 'value', which expressions know already at let"),
-        ({"outputs": {"C": "acc", "kept_z": "acc", "Kept_z": "acc"}}, "operands named kept_z and Kept_z, need names that differ by more than"),
+        ({"outputs": {"C": "acc", "kept_z": "acc", "Kept_z": "acc"}}, "operands named kept_z and Kept_z, need names that differ by more"),
         ({"outputs": {"C": "acc", "total": {"reduce": "sum"}}}, "got reduce, need either value, or reduce with of"),
         ({"outputs": {"C": "acc", "total": {"reduce": "sum", "of": "acc", "type": "f16"}}}, "got a reduction of type f16, need f32"),
         ({"value": "acc * gain", "inputs": {"gain": {"scalar": "f16"}}}, "got a number of type f16, need f32"),
