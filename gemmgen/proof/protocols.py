@@ -122,6 +122,9 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         lifter = note_direct_accesses(ring.found, module, function, contract, solver, direct, sent, fetched)
         accesses = None if lifter is None else lifter.known.lifted.accesses
     found = {name: _verdict(name, ring.found) for name in PROPERTIES}
+    if not found["races"].holds:  # a race may change barriers and slots, which the induction over their uses takes for unchanged
+        for name in ("progress", "initialised"):
+            found[name].unproved.append("races must be proved first")
     ready = found["once"].holds and found["progress"].holds
     missing = Verdict("complete", unproved=[why_incomplete])
     found["complete"] = _complete(ring, runner, lifter, sequence, known, in_range) if ready and accesses is not None else missing

@@ -78,6 +78,7 @@ WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[(%r\d+)\], (%r\d+);"
 NEXT_TILE = r"add\.s32\s+(%r\d+), \1, (%r\d+);(?=[^;]*setp\.lt)"
 STORE = r"cp\.async\.bulk\.tensor\.2d\.global[^{]*\{(%r\d+), (%r\d+)\}[^;]*;"
 RING_SIZE = r"setp\.eq\.s32 \s*%p\d+, %r\d+, (3);"
+EXPECT_AT = r"mbarrier\.arrive\.expect_tx[^;]*(\[%r\d+\])[^;]*;"
 EXCHANGE = ".reg .b32 t; mov.u32 t, %laneid; shfl.sync.idx.b32 t, t, 0, 31, -1;"
 EXCHANGE_IF = EXCHANGE.replace("shfl", "@p shfl")
 MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
@@ -166,6 +167,7 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
         ),
         "races",
     ),
+    "a thread stores over a barrier": (changed(EXPECT_AT, lambda m: f"{m[0]}\n\tst.shared.u32 {m[1]}, 0;"), "progress"),
     "lanes of a warp store to one row": (changed(r"and\.b32(?=\s+%r\d+, %r1, 15;)", lambda m: "or.b32"), "races"),
     "a generic address of a barrier": (lambda ptx: ptx.replace("mbarrier.arrive.shared::cta", "mbarrier.arrive"), "memory"),
     "a generic address of matrices": (lambda ptx: re.sub(r"(stmatrix\S*)\.shared\.b16", r"\1.b16", ptx), "memory"),
