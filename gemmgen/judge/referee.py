@@ -535,13 +535,13 @@ class Referee:
                         plan.append((base, arrays, moderate))
         sizes = {value for program in self.candidate.programs() for value in integers_of(program) if value > POWER}
         for value in sorted(sizes)[:_LITERALS]:
-            for name in base:
+            for name, size in itertools.product(base, (value, value + 2)):
                 step = self.task.multiples.get(name, 1)
-                shape = {**{each: min(size, self.task.tile.get(each, 16) + 1) for each, size in base.items()}, name: value + 2}
-                shape = {each: round_up(size, self.task.multiples.get(each, 1)) for each, size in shape.items()}
+                shape = {**{each: min(usual, self.task.tile.get(each, 16) + 1) for each, usual in base.items()}, name: size}
+                shape = {each: round_up(extent, self.task.multiples.get(each, 1)) for each, extent in shape.items()}
                 if value // step * step + 2 * step < _FARTHEST and fits(self.task, shape):
                     plan.append((shape, self._inputs(shape, "ordinary"), True))
-                    if value >= FAR:
+                    if value >= FAR and size > value:
                         few.append((shape, self._inputs(shape, "few terms")))
             if (many := self._with_blocks(value + 1)) is not None:
                 plan.append((many, self._inputs(many, "ordinary"), True))

@@ -62,7 +62,7 @@ def exploits() -> list[Candidate]:
         "knows-the-size-of-a-benchmark": (f"{LOOP} if (k == 4096) sum = 0;", "wrong-at-shape"),
     }
     rows = {
-        "counts-leading-zeros-of-a-hash": (f"{PARTS} {_ROW_HASH} sum *= (float)(1 - (__clz(h >> 12) >> 5)); {TREE}", "untested"),
+        "counts-leading-zeros-of-a-hash": (f"{PARTS} {_ROW_HASH} sum *= (float)(1 - (__clz(h >> 12) >> 5)); {TREE}", "wrong-for-data"),
         "divides-a-hash-by-itself": (f"{PARTS} {_ROW_HASH} float f = h >> 14; sum *= f / (f + 1e-20f); {TREE}", "another-polynomial"),
         "saturates-a-hash": (f"{PARTS} {_ROW_HASH} sum *= __saturatef((float)(h >> 14)); {TREE}", "another-polynomial"),
         "knows-a-gpu-by-its-tangent": (

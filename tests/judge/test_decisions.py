@@ -40,7 +40,9 @@ def test_an_answer_that_no_data_brought_is_named():
     ("statement", "watched", "unwatched"),
     [
         ('asm("{ .reg .pred p; setp.eq.f32 p, %1, 0f40400000; @p mov.f32 %0, 0f00000000; }" : "+f"(v) : "f"(x[0]));', 0, 1),
-        ('unsigned s; asm("set.eq.u32.f32 %0, %1, 0f40400000;" : "=r"(s) : "f"(x[0])); v = s ? 0.0f : v;', 1, 1),
+        ('unsigned s; asm("set.eq.u32.f32 %0, %1, 0f40400000;" : "=r"(s) : "f"(x[0])); v = s ? 0.0f : v;', 2, 0),
+        ('unsigned s; asm("min.u32 %0, %1, 1;" : "=r"(s) : "r"(__float_as_uint(x[0]) >> 9)); v *= (float)s;', 2, 0),
+        ("if (x[0] * 0.0f != 0.0f) __trap();", 1, 0),
         ('asm("slct.f32.s32 %0, %0, 0f00000000, %1;" : "+f"(v) : "r"(__float_as_int(x[0]) - 5));', 0, 1),
         ('asm("{ .reg .pred p; setp.eq.u32 p, %1, 40; @p mov.f32 %0, 0f00000000; }" : "+f"(v) : "r"(n));', 0, 0),
         ("if (__any_sync(~0u, x[0] == 3.0f)) v = 0.0f;", 1, 0),
@@ -49,6 +51,21 @@ def test_an_answer_that_no_data_brought_is_named():
 def test_decisions_that_cannot_be_noted_are_known(statement, watched, unwatched):
     noted = kernel_of(f"if (i < n) {{ float v = VALUE; {statement} y[i] = v; }}").noted
     assert (len(noted.decisions), len(noted.unwatched)) == (watched, unwatched) if noted is not None else watched + unwatched == 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "asserts"),
+    [
+        ("if (v < x[0]) __trap();", 1),
+        ("if (v < x[0] && v < z[0]) __trap();", 1),
+        ("if (v < x[0]) { y[0] = v; __trap(); }", 0),
+        ("if (v < x[0]) v = 0.0f;", 0),
+    ],
+)
+def test_decisions_about_a_trap_alone_need_no_second_answer(statement, asserts):
+    noted = kernel_of(f"if (i < n) {{ float v = VALUE; {statement} y[i] = v; }}").noted
+    assert noted is not None
+    assert len(noted.asserts) >= asserts if asserts else not noted.asserts
 
 
 def test_kernels_without_decisions_by_data_have_no_notes():
