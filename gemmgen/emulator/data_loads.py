@@ -38,15 +38,15 @@ class DataLoads(Observer):
             self.found[id(access.instruction)] = access.instruction
 
     def plan(self, space: Space, fused: FusedAccess) -> bool:
-        access = fused.access
-        if self._bytes_too or self._given:
+        access, region = fused.access, fused.region
+        if self._bytes_too or self._given or not isinstance(access, Access):
             return False
-        if isinstance(space, GlobalSpace) and access.kind != "store" and self._is_data(fused.region):
+        if isinstance(space, GlobalSpace) and access.kind != "store" and isinstance(region, Region) and self._is_data(region):
             self.found[id(access.instruction)] = access.instruction
         return True
 
-    def _is_data(self, region: Region | None) -> bool:
-        return region is not None and not self._names.isdisjoint(region.name.split("/"))
+    def _is_data(self, region: Region) -> bool:
+        return not self._names.isdisjoint(region.name.split("/"))
 
     @property
     def of_given(self) -> frozenset[int]:
