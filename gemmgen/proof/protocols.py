@@ -123,7 +123,7 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         accesses = None if lifter is None else lifter.known.lifted.accesses
     found = {name: _verdict(name, ring.found) for name in PROPERTIES}
     if not found["races"].holds:  # a race may change barriers and slots, which the induction over their uses takes for unchanged
-        for name in ("progress", "initialised"):
+        for name in ("progress", "initialised", *(["memory"] if uses_tensor_memory(function) else [])):  # threads load its address
             found[name].unproved.append("races must be proved first")
     ready = found["once"].holds and found["progress"].holds
     missing = Verdict("complete", unproved=[why_incomplete])
