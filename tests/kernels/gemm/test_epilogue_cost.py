@@ -14,6 +14,8 @@ from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import device
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.kernels.gemm.cost_model import work
+from gemmgen.kernels.gemm.request import NamedOperand
+from gemmgen.kernels.requests import Layout
 from gemmgen.ops.formulas import parsed
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.sass import disassemble, find_nvdisasm, parse
@@ -89,3 +91,13 @@ def test_a_formula_takes_time_beside_a_product_that_was_timed() -> None:
     # Two groups finish the one tile of a block sooner than one of them.
     spec: Any = fastest[1].plan.spec
     assert (spec.mainloop.schedule, spec.mainloop.consumers) == ("cooperative", 2)
+
+
+@pytest.mark.parametrize(("alignment", "m", "boxes"), [(16, 512, 4), (4, 512, 0), (16, 2048, 0)])
+def test_stages_bring_an_operand_where_all_tiles_are_multiplied_at_once(alignment: int, m: int, boxes: int) -> None:
+    """On H200: 128 tiles and more, of operands that TMA can read and cannot."""
+    operations = parsed("matmul", hashable({"inputs": {"z": {"per": "element"}}, "value": "acc + z"}))
+    layout = replace(Layout.packed((m, 4096), "f32"), alignment=alignment)
+    request = replace(parse_problem(f"gemm:{m},4096,4096,nt,bf16"), epilogue=operations, named=(NamedOperand("z", "result", layout),))
+    plan = choose(request, device("H200")).chosen.plan
+    assert plan.loop.operand_boxes == boxes and (plan.loop.persistent_blocks == 0) == (boxes > 0)

@@ -17,7 +17,7 @@ from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, TRANSPOSED_TOGETHER, finishing_clocks, finishing_pace, finishing_shown
-from gemmgen.kernels.gemm.request import GemmRequest, is_stored
+from gemmgen.kernels.gemm.request import GemmRequest, alignment_elements, is_stored
 from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
@@ -339,6 +339,13 @@ def _reads_matrices(request: GemmRequest) -> bool:
     return request.accumulates or any(operand.like_output for operation in request.epilogue for operand in operation.operands())
 
 
+def _reads_in_stages(request: GemmRequest) -> bool:
+    """True if the epilogue reads one matrix of the result's shape, aligned as TMA requires."""
+    layouts = [one.layout for one in request.named if one.per == "result" and not one.reduced] + [request.residual]
+    aligned = (alignment_elements(MAX_ALIGNMENT, one, True) * one.element_bytes >= MAX_ALIGNMENT for one in layouts if one is not None)
+    return not request.batched and staged_operand(request.epilogue, request.c.type) is not None and all(aligned)
+
+
 @lru_cache(maxsize=64)
 def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...]:
     """The points for matrices stored in a way: in ping-pong, with clusters that divide k, and the others."""
@@ -603,8 +610,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     side_by_side = (waves <= 1) & (neighbours <= WIDE_BAND) & (not divided)
 
     # A block of one tile has its stages bring an operand of the epilogue, too.
-    staged = not lattice.ping_pong and not storage.column_major and staged_operand(request.epilogue, request.c.type) is not None
-    of_one_tile = staged & (works <= persistent)
+    staged = not lattice.ping_pong and not storage.column_major and _reads_in_stages(request)
+    of_one_tile = staged & (works <= persistent) & (sizes == 1)
 
     def spec(place: int, early: bool) -> GemmSpec:
         once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
