@@ -274,9 +274,10 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if mainloop.min_blocks_per_sm > (2 if consumers <= 2 else 1):
         need = "up to 2, or 1 from 3 groups on, for warpgroups"
         yield Reason("min_blocks_per_sm", "mainloop.min_blocks_per_sm", str(mainloop.min_blocks_per_sm), need)
-    if mainloop.k_warps > 1 and (mainloop.stages % mainloop.k_warps or not isinstance(spec.decomposition, SplitKCluster)):
+    shared = mainloop.stages % mainloop.k_warps or mainloop.stages < 2 * mainloop.k_warps
+    if mainloop.k_warps > 1 and (shared or not isinstance(spec.decomposition, SplitKCluster)):
         got = f"{mainloop.k_warps} with {mainloop.stages} stages and {spec.decomposition.scheme}"
-        need = "1, or a divisor of the stages, each of which is one group's, with split_k_cluster, for warpgroups"
+        need = "1, or so many that each group has as many stages, two or more, with split_k_cluster, for warpgroups"
         yield Reason("k_warps", "mainloop.k_warps", got, need)
     if block.m % (8 * mainloop.sharers):
         yield Reason("sharers", "mainloop.sharers", f"{mainloop.sharers} and {block.m} rows", "8 rows or a multiple for each block")
