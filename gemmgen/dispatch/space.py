@@ -105,7 +105,7 @@ def _tried_points(request: Request, device: Device) -> _Tried | None:
     inside = [best[(best >= start) & (best < end)] - start for start, end in pairwise(first.tolist())]
     features = np.concatenate([points.features[places] for points, places in zip(groups, inside, strict=True)])
     traits = np.concatenate([points.traits(places) for points, places in zip(groups, inside, strict=True) if len(places)])
-    errors = groups[0].errors(traits)
+    errors = groups[0].errors(traits) + np.concatenate([points.added for points in groups])[best]
     saved = np.concatenate([points.saved for points in groups])[best]
     return _Tried(groups, first, best, features, errors, least, bounded_seconds(modelled * np.exp(errors), least), saved)
 

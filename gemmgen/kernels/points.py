@@ -55,6 +55,8 @@ class Points:
     """Traits of some points, by their places, on which the model's error depends: a row for each."""
     errors: Callable[[NDArray[np.float64]], Column]
     """Logarithms of the factors that are expected on the model's times, by the traits of points: fitted to timed points."""
+    added: Column
+    """Logarithms of the factors on the expected times of each point that traits do not tell."""
     saved: Column
     """Seconds that each point saves by copying tiles of a constant operand while the work before it still runs; 0 if it waits instead."""
     spec: Callable[[int, bool], KernelSpec]

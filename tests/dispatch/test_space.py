@@ -364,3 +364,8 @@ def test_grids_that_leave_each_sm_room_start_early(text, resident, slices, start
                 if (spec.order, getattr(spec.decomposition, "slices", 1)) == ("column_major", slices):
                     found.add(spec.early_launch)
     assert found == {starts}
+
+
+def test_short_products_of_few_rows_divide_k():
+    best = fastest_points(parse_problem("gemm:16,2048,3072,nt,bf16"), H200, 12e-6)[0]
+    assert best.spec.decomposition.scheme == "split_k_cluster"

@@ -103,6 +103,10 @@ has room for a block of the next launch. 24 such kernels of 9 to 26 us took 2.4 
 With slices of k, two blocks an SM may take 0.35 of the places: three slices of 40 tiles, 0.45 of them, took 29% more."""
 SHORT_BYTES = 16e6
 """Bytes of a problem below which all of its kernels start early: the launch is a fourth of their time."""
+SHORT_ROWS, SHORT_WHOLE, SHORT_SLICES = (9, 48), 0.15, -0.07
+"""Rows of short products of 16-bit elements whose kernels take more or less time than traits tell, and the logarithms of the factors: for
+kernels of whole k, and of slices of k with one block to an SM. For 16 to 48 rows, 16 of the former, of 5 to 8 us, took 20% more on an H200,
+and 9 of the latter 7% less."""
 SAVED, SAVED_OF_SLICES = 0.7e-6, 1.7e-6
 SAVING_BYTES, SAVING_COLUMNS = (640, 896), 32
 """Seconds that launches save by copying tiles of a constant operand early, if their blocks spread evenly: those with slices of k copy all
@@ -645,7 +649,10 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         saved = np.where(full & sliced & (held_bytes >= SAVING_BYTES[0]), SAVED_OF_SLICES if n <= SAVING_COLUMNS else SAVED, 0.0)
     else:
         saved = np.where(full & (~sliced | (held_bytes >= SAVING_BYTES[1])), SAVED, 0.0)
-    return Points(made, lattice.features.take(chosen, axis=0), traits, lambda found: point_model().errors(found), saved, spec)
+    added = np.zeros_like(blocks)
+    if memory_bytes < SHORT_BYTES and size == 2 and SHORT_ROWS[0] <= min(m, n) <= SHORT_ROWS[1]:
+        added = np.where(sliced, np.where(at.resident == 1, SHORT_SLICES, 0.0), SHORT_WHOLE)
+    return Points(made, lattice.features.take(chosen, axis=0), traits, lambda found: point_model().errors(found), added, saved, spec)
 
 
 def _settle_evenly(at: Lattice, waves: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
