@@ -156,16 +156,16 @@ def main() -> None:
     import torch
 
     began, rows = time.monotonic(), []
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    found = {"device": torch.cuda.get_device_name(), "date": date, "torch": torch.__version__, "rows": rows}
+    cases = [(shape, *data) for shapes, kinds in ((BYTE_SHAPES, BYTE_DATA), (SHAPES, DATA)) for shape in shapes for data in kinds]
     with sampler(arguments.gpu) as samples:
-        cases = [(shape, *data) for shapes, kinds in ((BYTE_SHAPES, BYTE_DATA), (SHAPES, DATA)) for shape in shapes for data in kinds]
         for shape, kind, data in cases:
             if time.monotonic() - began < arguments.seconds:
                 rows.append(asdict(measure(torch, shape, kind, data, samples)))
                 print(rows[-1], flush=True)
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    found = {"device": torch.cuda.get_device_name(), "date": date, "torch": torch.__version__, "rows": rows}
-    write_atomically(arguments.out, (json.dumps(found, indent=1) + "\n").encode())
-    write_atomically(arguments.out.with_suffix(".md"), report(found).encode())
+                write_atomically(arguments.out, (json.dumps(found, indent=1) + "\n").encode())
+                write_atomically(arguments.out.with_suffix(".md"), report(found).encode())
 
 
 if __name__ == "__main__":
