@@ -61,8 +61,9 @@ def _several_tiles(plan: GemmPlan, whole: Case, padded: Case) -> Case | None:
     depths = [round_up(whole.dimensions["k"] + less + step // 2 + 1, unit) for less in (0, -step)]
     if not isinstance(plan.spec.decomposition, DataParallel) or plan.least_depth:
         depths = depths[:1]
+    fewer = (round_up(plan.tile_m + 3 * plan.tile_m // 4, unit), round_up(plan.tile_m + plan.tile_m // 2 + 3, unit))
     few = (plan.tile_m + round_up(3, unit), plan.tile_n + round_up(1, unit))
-    for m, n in ((rows, columns), (few[0], columns), (rows, few[1])):
+    for m, n in ((rows, columns), *((each, columns) for each in (*fewer, few[0])), (rows, few[1])):
         for depth in depths:
             problem = _padded(plan, padded, (m, n, depth))
             if _elements(plan, problem) < residues.POISONED:
