@@ -155,7 +155,7 @@ def main() -> None:
     arguments = parser.parse_args()
     import torch
 
-    began, rows = time.monotonic(), []
+    began, rows = time.monotonic(), list[dict[str, Any]]()
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     found = {"device": torch.cuda.get_device_name(), "date": date, "torch": torch.__version__, "rows": rows}
     cases = [(shape, *data) for shapes, kinds in ((BYTE_SHAPES, BYTE_DATA), (SHAPES, DATA)) for shape in shapes for data in kinds]

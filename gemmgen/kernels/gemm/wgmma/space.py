@@ -574,8 +574,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     starting = full | dense & (waves >= DENSE_FILLED) & (at.resident == 1) & (
         not divided and 2.0 * m * n * k * batch <= DENSE_OPERATIONS[size]
     )
-    room = half | (at.resident > 2) & (waves <= HALF_FILLED)
-    starting |= (at.resident > 1) & room & ~apart & (memory_bytes <= BESIDE_BYTES)
+    leaves_room = half | (at.resident > 2) & (waves <= HALF_FILLED)
+    starting |= (at.resident > 1) & leaves_room & ~apart & (memory_bytes <= BESIDE_BYTES)
     if memory_bytes < SHORT_BYTES:
         half = np.ones_like(half)
     together = TRANSPOSED_TOGETHER if storage.column_major else 1.0
@@ -649,10 +649,12 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         saved = np.where(full & sliced & (held_bytes >= SAVING_BYTES[0]), SAVED_OF_SLICES if n <= SAVING_COLUMNS else SAVED, 0.0)
     else:
         saved = np.where(full & (~sliced | (held_bytes >= SAVING_BYTES[1])), SAVED, 0.0)
-    added = np.zeros_like(blocks)
+    beside_traits = np.zeros_like(blocks)
     if memory_bytes < SHORT_BYTES and size == 2 and SHORT_ROWS[0] <= min(m, n) <= SHORT_ROWS[1]:
-        added = np.where(sliced, np.where(at.resident == 1, SHORT_SLICES, 0.0), SHORT_WHOLE)
-    return Points(made, lattice.features.take(chosen, axis=0), traits, lambda found: point_model().errors(found), added, saved, spec)
+        beside_traits = np.where(sliced, np.where(at.resident == 1, SHORT_SLICES, 0.0), SHORT_WHOLE)
+    return Points(
+        made, lattice.features.take(chosen, axis=0), traits, lambda found: point_model().errors(found), beside_traits, saved, spec
+    )
 
 
 def _settle_evenly(at: Lattice, waves: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
