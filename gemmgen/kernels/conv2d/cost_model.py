@@ -40,6 +40,8 @@ class WarpgroupCosts:
     """Time of products over that at their peak."""
     windows: float
     """Further factor of that time where taps share their pixels."""
+    window_loads: float
+    """Further factor of the time of copies there."""
     loads: float
     """Time of a load from the L2 by TMA, relative to one by threads."""
     stores: float
@@ -58,9 +60,19 @@ class WarpgroupCosts:
 
 WARPGROUP_COSTS = {
     True: WarpgroupCosts(
-        in_flight=1.6, issue=1.0, windows=1.25, loads=0.75, stores=0.3, joined=650.0, copies=1.6, shared=0.7, crowd=0.7, scattered=1.1
+        in_flight=1.6,
+        issue=1.0,
+        windows=1.0,
+        window_loads=0.6,
+        loads=0.75,
+        stores=0.3,
+        joined=650.0,
+        copies=1.6,
+        shared=0.7,
+        crowd=0.7,
+        scattered=1.1,
     ),
-    False: WarpgroupCosts(COPIES_IN_FLIGHT, TENSOR_CORE_ISSUE, 1.0, COPY_ENGINE_SHARE, STORES_EXPOSED, 0.0, 1.5, 0.0, 0.0, 1.0),
+    False: WarpgroupCosts(COPIES_IN_FLIGHT, TENSOR_CORE_ISSUE, 1.0, 1.0, COPY_ENGINE_SHARE, STORES_EXPOSED, 0.0, 1.5, 0.0, 0.0, 1.0),
 }
 """For 16-bit floats, fitted to 64 layers on an H200, up to 20 instances of each; for integers."""
 
@@ -172,6 +184,7 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         operand.tile_bytes * costs.loads * (costs.shared + (1 - costs.shared) / operand.blocks) for operand in (loop.a, loop.b)
     )
     loaded = loaded_a + loaded_b * costs.copies if loop.vectors else (loaded_a + loaded_b) * _row_copies(plan, problem)
+    loaded *= costs.window_loads if plan.windows else 1.0
     reads = 1 + plan.arrays_like_output
     return Work(
         blocks=blocks,
