@@ -97,14 +97,21 @@ class Reach:
     slice_floats: int
     """Elements of a slice of the right operand: fewer are read in place for any number of rows."""
     rows: int
-    """Rows up to which it is read in place otherwise."""
+    """Rows up to which it is read in place otherwise, if it stays in the L2."""
+    near_floats: int
+    """Elements of the right operand that stay in the L2."""
+    low_rows: int
+    """Rows up to which it is read in place from caches farther away."""
     floats: int
-    """Elements of the right operand that few rows read in place: those that stay in the caches."""
+    """Elements of the right operand that stay in these caches."""
     lines: int
     """Elements beyond which one to four rows read it line by line."""
 
 
-REACHES: Mapping[int, Reach] = {8: Reach(1 << 14, 24, 1 << 20, 1 << 17), 16: Reach(1 << 15, 128, 1 << 23, 1 << 18)}
+REACHES: Mapping[int, Reach] = {
+    8: Reach(1 << 14, 24, 1 << 20, 24, 1 << 20, 1 << 17),
+    16: Reach(1 << 15, 128, 1 << 19, 20, 1 << 23, 1 << 20),
+}
 """By the lanes of a vector."""
 
 

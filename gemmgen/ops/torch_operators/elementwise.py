@@ -84,6 +84,7 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "tanh": lambda dy, v, y: _aten("tanh_backward")(dy, y),
     "silu": lambda dy, v, y: _aten("silu_backward")(dy, v),
     "gelu": lambda dy, v, y: _aten("gelu_backward")(dy, v, approximate="none"),
+    "gelu_tanh": lambda dy, v, y: _aten("gelu_backward")(dy, v, approximate="tanh"),
     "exp": lambda dy, v, y: dy * y,
     "sqrt": lambda dy, v, y: dy / (2 * y),
     "square": lambda dy, v, y: 2 * dy * v,
