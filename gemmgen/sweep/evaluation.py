@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import CompileError, EnvironmentMissing, GemmgenError, LaunchError, PlanError, SpecError, VerificationError
 from gemmgen.core.version import __version__
-from gemmgen.runtime.targets import GPUS, PROCESSOR, target_of
+from gemmgen.runtime.targets import PROCESSOR, target_of
 from gemmgen.sweep.expression import Expression, ExpressionError, UnknownName
 from gemmgen.sweep.records import Stage, Status, SweepError
 from gemmgen.sweep.space import Point
@@ -94,10 +94,18 @@ def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
     started = time.perf_counter()
     checked = _Checked(point, conditions)
     reason_code, reason = checked.rejection
+    on_processor = target_of(checked.kind) is PROCESSOR
+    if not reason_code and conditions.backend and on_processor != (conditions.backend == PROCESSOR.name):
+        runs = (
+            f"the processor, and the sweep's others on the {conditions.backend}"
+            if on_processor
+            else "GPUs, and the sweep's others on the processor"
+        )
+        reason_code, reason = "spec", f"kind: {checked.kind} runs on {runs}; sweep them apart"
     seconds = {str(Stage.CHECK): time.perf_counter() - started}
     status = Status.INVALID if reason_code == "spec" else Status.CONSTRAINTS if reason_code else Status.CORRECT
     metrics: dict[str, float] = {}
-    if checked.plan is not None and target_of(checked.kind) is GPUS:
+    if checked.plan is not None and not on_processor:
         threads = max(launch.threads for launch in checked.plan.sequence.launches)
         metrics = {"shared_bytes": float(checked.plan.shared_bytes), "threads": float(threads)}
         if not reason_code:

@@ -22,7 +22,7 @@ SPEC: dict[str, Any] = {
 
 
 def space(stage: str = "verify", **more: Any) -> Space:
-    return Space(validated(SweepFile, {"name": "trial", "base": SPEC, **more}, "trial", "not a valid sweep"), Stage(stage))
+    return Space(validated(SweepFile, {"name": "trial", "base": SPEC} | more, "trial", "not a valid sweep"), Stage(stage))
 
 
 def points(*labels: str, stage: str = "verify", **more: Any) -> list[Point]:

@@ -19,7 +19,7 @@ from gemmgen.sweep.records import PointResult, Stage, Status, SweepError
 from gemmgen.sweep.store import ResultStore
 
 from .faults import MODULE, NOTES
-from .helpers import points, result, settings, space
+from .helpers import SPEC, conditions, points, result, settings, space
 
 GOOD = ("one", "two", "three", "four")
 
@@ -348,3 +348,11 @@ def test_problems_of_another_rank_are_left_out_of_predictions() -> None:
         for sizes in (((1, 2), (256, 256, 256)), ((256, 256, 256),))
     ]
     assert times[0] == times[1]
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("emulator", "cpu_gemm"), ("cpu", "gemm")])
+def test_kernels_of_gpus_and_processors_are_swept_apart(backend: str, kind: str) -> None:
+    spec = SPEC if kind == "gemm" else {"kind": "cpu_gemm", "loops": {"strategy": "naive"}}
+    spanned = space(base=spec)
+    prepared = prepare((spanned[0], conditions(backend=backend)), lambda stage: None)
+    assert prepared.ending.status is Status.INVALID and "sweep them apart" in prepared.ending.reason
