@@ -96,12 +96,8 @@ def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
     reason_code, reason = checked.rejection
     on_processor = target_of(checked.kind) is PROCESSOR
     if not reason_code and conditions.backend and on_processor != (conditions.backend == PROCESSOR.name):
-        runs = (
-            f"the processor, and the sweep's others on the {conditions.backend}"
-            if on_processor
-            else "GPUs, and the sweep's others on the processor"
-        )
-        reason_code, reason = "spec", f"kind: {checked.kind} runs on {runs}; sweep them apart"
+        here, others = ("the processor", f"the {conditions.backend}") if on_processor else ("GPUs", "the processor")
+        reason_code, reason = "spec", f"kind: {checked.kind} runs on {here}, and other points on {others}; sweep them apart"
     seconds = {str(Stage.CHECK): time.perf_counter() - started}
     status = Status.INVALID if reason_code == "spec" else Status.CONSTRAINTS if reason_code else Status.CORRECT
     metrics: dict[str, float] = {}

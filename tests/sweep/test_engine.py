@@ -350,7 +350,7 @@ def test_problems_of_another_rank_are_left_out_of_predictions() -> None:
     assert times[0] == times[1]
 
 
-@pytest.mark.parametrize(("backend", "kind"), [("emulator", "cpu_gemm"), ("cpu", "gemm")])
+@pytest.mark.parametrize(("backend", "kind"), [("emulator", "cpu_gemm"), ("processor", "gemm")])
 def test_kernels_of_gpus_and_processors_are_swept_apart(backend: str, kind: str) -> None:
     spec = SPEC if kind == "gemm" else {"kind": "cpu_gemm", "loops": {"strategy": "naive"}}
     spanned = space(base=spec)
