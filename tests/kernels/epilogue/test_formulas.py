@@ -18,6 +18,7 @@ import gemmgen
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.epilogue.functions import philox
 from gemmgen.kernels.epilogue.numbers import Tracked, extremum
+from gemmgen.kernels.gemm.explain import explain
 from gemmgen.runtime.backends import BackendName, find_backend
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.runtime.native import NativeBackend
@@ -299,6 +300,7 @@ def test_stages_bring_an_operand_behind_the_factors(stored: str, consumers: int)
     fields = {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": loop, "epilogue": IN_STAGES[stored]}
     plan = gemmgen.plan(fields)
     assert plan.loop.operand_boxes == rows * (4 if stored == "float32" else 2) // 128 and "map_gate" in plan.tensor_maps
+    assert f" gate, in boxes of {rows} rows of 128 bytes" in str(explain(plan))
     assert verified(fields) == []
 
 

@@ -77,6 +77,7 @@ def _mainloop(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
         *([("sparse", SPARSE)] if loop.sparse else []),
         ("one stage", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the stage before are done"),
         ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
+        *_operand(plan, loop),
         (
             "unrolling",
             f"the loop over a stage's instructions along k, {unrolling_text(cast('WgmmaMainloop', plan.spec.mainloop).unroll)}",
@@ -94,6 +95,14 @@ def _mainloop(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
         lines[1] = ("one stage", f"{count} instructions of each group")
         lines.append(("promotion", text))
     return tuple(lines)
+
+
+def _operand(plan: WgmmaPlan, loop: WarpgroupLoop) -> Lines:
+    access = plan.operand_in_stages
+    if access is None:
+        return ()
+    count = f"{loop.operand_stages} more bring" if loop.operand_stages > 1 else "one more brings"
+    return (("operand", f"{count} {access.name}, in boxes of {loop.tile_m} rows of {SPAN_BYTES} bytes in place of tiles of A and B"),)
 
 
 def _shared(plan: WgmmaPlan, loop: WarpgroupLoop) -> Lines:
