@@ -66,7 +66,8 @@ def _several_tiles(plan: GemmPlan, whole: Case, padded: Case) -> Case | None:
     for m, n in ((rows, columns), *((each, columns) for each in (*fewer, few[0])), (rows, few[1])):
         for depth in depths:
             problem = _padded(plan, padded, (m, n, depth))
-            if _elements(plan, problem) < residues.POISONED:
+            # Elements with scales stand for their codes, which any number of them may share.
+            if plan.scales or _elements(plan, problem) < residues.POISONED:
                 return problem
     return _padded(plan, padded, (rows, columns, depths[0])) if plan.least_depth else None
 
