@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, permutations
-from typing import Literal
 
 import z3
 
@@ -26,7 +25,6 @@ from gemmgen.proof.tickets import tickets
 from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, conjunction, conjuncts
 
 PROPERTIES = ("memory", "races", "once", "progress")
-PropertyName = Literal["memory", "races", "once", "progress"]
 MEANINGS: dict[str, str] = {
     "memory": "every access lies within its array, and is aligned",
     "races": "no two threads of a block touch the same shared memory between the same barriers, unless both read",
