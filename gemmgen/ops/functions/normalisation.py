@@ -38,19 +38,19 @@ class _Rows:
     def __init__(self, operation: str, x: object, axis: object) -> None:
         if not hasattr(x, "shape") or not hasattr(x, "reshape"):
             raise LaunchError(f"{operation}: x is {type(x).__name__}, need an array of NumPy, CuPy or torch")
-        x = readable(x)
-        rank, self.operation = len(x.shape), operation
+        array: Any = readable(x)
+        rank, self.operation = len(array.shape), operation
         self.axis = integer(operation, "axis", axis)
         if not -rank <= self.axis < rank:
             raise LaunchError(f"{operation}: axis is {self.axis}, need one of the {rank} of x")
         self.axis %= rank
-        self.given = tuple(x.shape)
+        self.given = tuple(array.shape)
         self.last = self.axis == rank - 1
         self.shape = (*self.given[: self.axis], *self.given[self.axis + 1 :], self.given[self.axis])
-        self.kind = view_of(x, "x", None).type
+        self.kind = view_of(array, "x", None).type
         if self.kind not in TYPES:
             raise LaunchError(f"{operation}: x has elements {_word(self.kind)}, need float32, float16 or bfloat16")
-        self.x = self.matrix("x", x)
+        self.x = self.matrix("x", array)
 
     def matrix(self, name: str, array: Any) -> Any:
         """An array of x's shape and type as a matrix; strided rows are not copied."""
