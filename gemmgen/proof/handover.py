@@ -27,7 +27,7 @@ from gemmgen.proof.data import Access
 from gemmgen.proof.flags import Wait, strong, waits, words_become_zero
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import NO_ARRAY, OtherThread, Verdict, grouped, place
+from gemmgen.proof.obligations import NO_ARRAY, OtherThread, Verdict, grouped, place, stored_by_others
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.terms import node_of
 from gemmgen.proof.tickets import Ticket, beside_counters, is_drawn, is_reset, tickets
@@ -76,7 +76,7 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
 def stored_by_several(known: Knowledge, accesses: Sequence[Access]) -> list[str]:
     """Stores of partial results to a place that does not depend on the block, or on the thread: several of them store to it.
 
-    That two places which do depend on them differ is an assumption.
+    Two places which do depend on them differ for each two threads in the problems that were searched; for all others that is an assumption.
     """
     found: list[str] = []
     for access in accesses:
@@ -98,6 +98,10 @@ def stored_by_several(known: Knowledge, accesses: Sequence[Access]) -> list[str]
         alone = known.depends_on_thread(access.address.z3) or known.proves(access.path, known.linear_thread.z3 == 0)
         if not alone:
             found.append(f"{place(access)}: several threads may store to this place")
+    stores = [access for access in accesses if access.kind == "store"]
+    for name in sorted({access.base for access in stores if access.base is not None} & known.contract.arrays.keys()) if not found else ():
+        one = stored_by_others(known, known.contract.arrays[name], [access for access in stores if access.base == name])
+        found += [] if one is None else [f"{place(one)}: another thread may store to this place"]
     return found
 
 

@@ -44,6 +44,8 @@ MAX_ORDERS = 6
 """Orders of an array's axes that are tried."""
 MAX_UNPROVED = 6
 """Unproved obligations of one property, after which its rest is not tried: it is lost, and time is better spent on the others."""
+MAX_UNKNOWN = 1
+"""Questions without an answer after which no more conflicts of partial results are searched for."""
 SMALL_SIZES = (8, 64, 300, 3000)
 """Bounds of dimensions under which a counterexample is looked for first, since small ones are easy to read and to run."""
 
@@ -859,6 +861,36 @@ def _values_of(known: Knowledge, remainder: z3.ArithRef, divisor: z3.ArithRef, p
             within = z3.And(remainder >= 0, remainder < arm.term)
             if all(known.proves(store.path, within) for store, _, _ in places):
                 return arm.term
+    return None
+
+
+def stored_by_others(known: Knowledge, array: Array, stores: Sequence[Access]) -> Access | None:
+    """A store to an element that another thread of the grid stores as well, in small problems; None if none was found.
+
+    Nothing is searched where the form of the indices shows that there is none.
+    """
+    places: list[_Place] = []
+    for store in stores:
+        assert store.address is not None
+        indices, count = element_indices(known, store.address.z3, array), _elements(store.size, array)
+        if indices is None or count is None:
+            return store
+        places.append((store, indices, count))
+    if _by_digits(known, Verdict("once"), places):
+        return None
+    other = OtherThread(known, same_block=False)
+    who = [value.term for value in known.thread.values() if not isinstance(value.term, int)]
+    who += [part for parts in known.block_parts.values() for part in parts] + known.block_symbols
+    different, unknown = z3.Or(*[symbol != other.term(symbol) for symbol in who]), 0
+    for number, one in enumerate(places):
+        for two in places[number:]:
+            premises = [*known.facts, *other.facts, *one[0].path, *other.conditions(two[0].path), different]
+            for limit in SMALL_SIZES[1::2]:
+                small = [symbol <= limit for symbol in known.contract.symbols.values()]
+                verdict = known.solver.implies([*premises, *small], _disjoint(one, two, other), 500).verdict
+                unknown += verdict == "unknown"
+                if verdict == "refuted" or unknown > MAX_UNKNOWN:
+                    return one[0] if verdict == "refuted" else None
     return None
 
 

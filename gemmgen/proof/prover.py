@@ -24,7 +24,7 @@ ASSUMED_BLOCKS = "no grid of more than 2^30 blocks"
 ASSUMED_APART = "no two arrays overlap"
 ASSUMED_RUNNING = "every block of a grid runs, whatever others wait for"
 ASSUMED_ZERO = "counters and words of a workspace are 0 before a launch"
-ASSUMED_PARTS = "no two threads store one partial result where its place depends on the thread and the block"
+ASSUMED_PARTS = "no two threads store one partial result, beyond the small problems that were searched"
 ASSUMED_LIMITS = "grids and shared memory are within the limits of a launch"
 MAX_DEPTH = 64
 """Threads of a block along z, on every architecture."""
