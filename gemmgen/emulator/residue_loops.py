@@ -57,14 +57,14 @@ def loops() -> native.Loops | None:
 
 def words_of(values: Sequence[object]) -> list[Array] | None:
     """Arguments as arrays of words, of which each has one element or as many as the longest; None if they are something else."""
-    found = []
+    arrays = []
     for value in values:
         array = np.ascontiguousarray(value)
         if array.dtype != np.uint32 or array.ndim != 1:
             return None
-        found.append(array)
-    longest = max(map(len, found), default=0)
-    return found if all(len(array) in (1, longest) for array in found) else None
+        arrays.append(array)
+    longest = max(map(len, arrays), default=0)
+    return arrays if all(len(array) in (1, longest) for array in arrays) else None
 
 
 def ring(name: str, values: Sequence[Array], out: Array) -> Callable[[Codes, Array | None], object]:
@@ -87,14 +87,14 @@ def ring(name: str, values: Sequence[Array], out: Array) -> Callable[[Codes, Arr
 
 def opaque(name: int, values: Sequence[object], commutes: bool) -> Array | None:
     """A hash of words (`residues.opaque`); None where NumPy has to compute it."""
-    library, found = loops(), words_of(values)
-    if library is None or not found:
+    library, arrays = loops(), words_of(values)
+    if library is None or not arrays:
         return None
-    count = max(map(len, found))
+    count = max(map(len, arrays))
     out = np.empty(count, np.uint32)
-    places = (ctypes.c_void_p * len(found))(*[array.ctypes.data for array in found])
-    steps = (ctypes.c_int32 * len(found))(*[int(len(array) > 1) for array in found])
-    library.opaque(name, commutes, len(found), places, steps, count, out.ctypes.data)
+    places = (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
+    steps = (ctypes.c_int32 * len(arrays))(*[int(len(array) > 1) for array in arrays])
+    library.opaque(name, commutes, len(arrays), places, steps, count, out.ctypes.data)
     return out
 
 

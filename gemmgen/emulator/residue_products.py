@@ -39,9 +39,9 @@ def multiply_add(
     products = _products(a, b, types)
     if residue_loops.loops() is not None and products.shape == c.shape:
         codes = residue_loops.NO_CODES if is_integer else residues.codes_in_loops()
-        found = residue_loops.added(codes, products, c, negated=negated, is_reduced=is_integer)
+        sums = residue_loops.added(codes, products, c, negated=negated, is_reduced=is_integer)
         residues.settle()
-        return found
+        return sums
     products = _signed(products, negated)
     if is_integer:
         return residues.words(residues.canonical(products + c)).reshape(c.shape)
@@ -74,8 +74,8 @@ def _products(a: Array, b: Array, types: tuple[str, str]) -> Array:
     """Sums of products as uint64 below 2^31 + 5."""
     own = _residues_of(a, b, types)
     if own is not None:
-        found = residue_loops.matrix_products(*own)
-        return _long_products(*own) if found is None else found
+        products = residue_loops.matrix_products(*own)
+        return _long_products(*own) if products is None else products
     # Codes of 8 bits have sums below 2^24, exact in float32; others below 2^53, exact in float64.
     dtype = np.float32 if types[0] in _SHORT else np.float64
     left, right = (_codes(matrix, type_name).astype(dtype) for matrix, type_name in ((a, types[0]), (b, types[1])))

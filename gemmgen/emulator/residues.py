@@ -58,11 +58,11 @@ class CodeTable:
         """Codes of numbers; 0 for those without one."""
         loops = residue_loops.loops()
         if loops is not None and wanted.flags.c_contiguous and wanted.dtype == self.numbers.dtype:
-            found = np.empty(len(wanted), np.uint16)
+            entries = np.empty(len(wanted), np.uint16)
             find = loops.find_short if wanted.dtype == np.uint32 else loops.find_long
             places = (self.numbers.ctypes.data, self._slots.ctypes.data)
-            find(wanted.ctypes.data, len(wanted), *places, self._mask, found.ctypes.data)
-            return found
+            find(wanted.ctypes.data, len(wanted), *places, self._mask, entries.ctypes.data)
+            return entries
         slots = self._slot_of(wanted)
         entries = self._slots[slots]
         open_ones = np.flatnonzero((self.numbers[entries] != wanted) & (entries != 0))
@@ -149,10 +149,10 @@ class Interned:
         values = np.asarray(patterns)
         loops = residue_loops.loops()
         if loops is not None and values.ndim and values.flags.c_contiguous and values.dtype == np.uint32:
-            found = np.empty(values.shape, np.uint32)
-            loops.read_words(self.in_loops, values.ctypes.data, values.size, found.ctypes.data)
+            meant = np.empty(values.shape, np.uint32)
+            loops.read_words(self.in_loops, values.ctypes.data, values.size, meant.ctypes.data)
             self.settle()
-            return found
+            return meant
         is_code = np.bitwise_and(values, _LOWER_HALF) == 0
         if not values.ndim or not is_code.any():
             return self.of_codes(values >> np.uint32(16)) if not values.ndim and is_code else values
@@ -276,9 +276,9 @@ def folded(value: Array) -> Array:
 
 def canonical(value: Any) -> Array:
     """Residues of unsigned integers as uint64 below the modulus."""
-    found = residue_loops.reduced(value)
-    if found is not None:
-        return found
+    in_c = residue_loops.reduced(value)
+    if in_c is not None:
+        return in_c
     if getattr(value, "dtype", None) == np.uint32 and value.ndim:
         # 32 bits are folded once.
         reduced: Array = (value & _MODULUS_OF_WORDS).astype(np.uint64)
@@ -351,9 +351,9 @@ def matrix_product(left: Array, right: Array) -> Array:
     depth = left.shape[-1]
     if left.size * right.shape[-1] < _MOST_TERMS:
         columns = np.ascontiguousarray(right.swapaxes(-1, -2)).astype(np.uint32)
-        found = residue_loops.matrix_products(left.astype(np.uint32), columns)
-        if found is not None:
-            return canonical(found)
+        products = residue_loops.matrix_products(left.astype(np.uint32), columns)
+        if products is not None:
+            return canonical(products)
     total = np.zeros((*left.shape[:-1], right.shape[-1]), np.uint64)
     low = np.uint64(0xFFFF)
     short = _short(left), _short(right)
@@ -471,9 +471,9 @@ def opaque(key: str, arguments: Sequence[object], *, commutes: bool = False) -> 
     """A function without algebraic meaning: a hash of its name and its arguments. Of each argument, with the others as they are, it is a
     permutation: two results that differ in one argument are never equal (but for 0 and the modulus, which are the same residue)."""
     name = _name_of(key)
-    found = residue_loops.opaque(int(name[0]), arguments, commutes)
-    if found is not None:
-        return found
+    in_c = residue_loops.opaque(int(name[0]), arguments, commutes)
+    if in_c is not None:
+        return in_c
     parts = [canonical(argument) for argument in arguments]
     if commutes:
         terms = [_permuted(part + name) if part.size > 1 else _permuted_number(int(part.flat[0]), key) for part in parts]
