@@ -167,7 +167,7 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
     shapes += [{**dict.fromkeys(base, 1), name: WIDE} for name in base if _in_parallel(task, name)]
     serial = [name for name in base if _in_series(task, name)]
     shapes += [{**dict.fromkeys(base, BESIDE), name: DEEP} for name in serial]
-    shapes += [{**dict.fromkeys(base, 2), name: FAR, other: SQUARE + 2} for name in serial for other in base if other != name]
+    shapes += [{**dict.fromkeys(base, 2), name: FAR, other: SQUARE - 1} for name in serial for other in base if other != name]
     shapes += [{**dict.fromkeys(base, 1), one: PAIRED, other: PAIRED} for one, other in combinations(base, 2)]
     shapes.append(dict.fromkeys(base, 1))
     shapes = [{name: round_up(value, task.multiples.get(name, 1)) for name, value in shape.items()} for shape in shapes]
