@@ -13,7 +13,7 @@ from typing import Literal
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS, Architecture
-from gemmgen.kernels.gemm.narrow_weights.warpgroups import MAX_CLUSTER, rows_at_a_time
+from gemmgen.kernels.gemm.narrow_weights.warpgroups import rows_at_a_time
 from gemmgen.kernels.gemm.packed_weights import PANEL
 from gemmgen.kernels.gemm.wgmma.cost import usable
 
@@ -98,8 +98,6 @@ class Form:
     """Chunks of A in shared memory, where warps stream weights."""
     late: bool = False
     """True if the next launch begins once all weights were asked for, where warps stream weights."""
-    sharers: int = 1
-    """Blocks of a cluster of warpgroups that copy rows of A for one another."""
 
 
 def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
@@ -159,10 +157,10 @@ def suited(form: Form, n: int, k: int, sms: int) -> bool:
 
 def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
     """Forms of warpgroups, for one tile of up to 64 rows."""
-    for columns, slices, blocks, stages, sharers in combinations((64, 128, 192, 256), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6, 8), (1, 2, 4)):
+    for columns, slices, blocks, stages in combinations((64, 128, 192, 256), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6, 8)):
         groups = columns // 64
-        form = Form("warpgroups", (rows, columns, STEP_K), (rows, 16), stages, 1, slices, blocks, sharers=sharers)
-        fits = columns // 16 % slices == 0 and (blocks == 1 or groups <= 2) and groups <= 4 and sharers * slices <= MAX_CLUSTER
+        form = Form("warpgroups", (rows, columns, STEP_K), (rows, 16), stages, 1, slices, blocks)
+        fits = columns // 16 % slices == 0 and (blocks == 1 or groups <= 2) and groups <= 4
         # Threads of four groups have too few registers for the sums of a group beside those of all.
         fits &= groups < 4 or rows <= 32 or not (numbers.floats and numbers.group)
         if fits and shared_bytes(form, numbers) <= room(architecture, blocks):
@@ -229,8 +227,7 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
 def label(form: Form) -> str:
     """The key of a form in ``weight_costs.json``: all its numbers except the rows."""
     kind = f",{form.chunks}{'L' if form.late else ''}" if form.method == "streams" else ""
-    shared = f",a{form.sharers}" if form.sharers > 1 else ""
-    return f"{form.tile[1]}x{form.tile[2]},{form.k_warps},{form.slices},{form.stages},{form.blocks_per_sm}{kind}{shared}"
+    return f"{form.tile[1]}x{form.tile[2]},{form.k_warps},{form.slices},{form.stages},{form.blocks_per_sm}{kind}"
 
 
 @dataclass(frozen=True)

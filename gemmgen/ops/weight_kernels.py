@@ -227,7 +227,7 @@ def spec_of(call: Call) -> GemmSpec:
     loop: dict[str, Any] = {"strategy": "narrow_weights", "method": form.method, "stages": form.stages, "k_warps": form.k_warps}
     loop |= {"tile": {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}}
     loop |= {"bits": numbers.bits, "group": numbers.group or "column", "zeros": numbers.zeros}
-    loop |= {"min_blocks_per_sm": form.blocks_per_sm, "persistent_blocks": form.persistent, "sharers": form.sharers}
+    loop |= {"min_blocks_per_sm": form.blocks_per_sm, "persistent_blocks": form.persistent}
     loop |= {"chunks": form.chunks, "next_launch": "late" if form.late else "early"}
     loop |= {"scaled": "weights" if form.method == "warpgroups" and numbers.group and not numbers.floats else "sums"}
     codes = "integers" if not numbers.floats else "e2m1" if numbers.bits == 4 else "e4m3"

@@ -328,8 +328,7 @@ class NarrowWeightsMainloop(SpecModel):
     may divide k. ``warpgroups``: one warp keeps stages full by TMA, up to four warpgroups make fragments of weights
     and multiply them by rows of A in shared memory (``wgmma`` of sm_90a with its left factor in registers)."""
     k_warps: Annotated[int, Field(ge=1, le=8, strict=True), LATER] = 1
-    """Warps of a block that take the steps along k of 32 columns in turn, with streams; warpgroups with the same columns that do, with
-    clusters along k."""
+    """Warps of a block that take the steps along k of 32 columns in turn, with streams."""
     chunks: Annotated[Literal[1, 2], LATER] = 2
     """Chunks of rows of A in shared memory, with streams. 2: while warps multiply by one, the next is copied a part at a time."""
     next_launch: Annotated[Literal["early", "late"], LATER] = "early"

@@ -64,7 +64,6 @@ WARPGROUPS: dict[str, Any] = {
 }
 ALONE = {"decomposition": {"scheme": "data_parallel"}}
 SIXTEEN = {"threadblock": {"m": 16, "n": 128, "k": 128}, "warp": {"m": 16, "n": 16}}
-NARROW = {"threadblock": {"m": 16, "n": 64, "k": 128}, "warp": {"m": 16, "n": 16}}
 WIDE = {"threadblock": {"m": 8, "n": 256, "k": 128}, "warp": {"m": 8, "n": 16}}
 THREE = {"threadblock": {"m": 8, "n": 192, "k": 128}, "warp": {"m": 8, "n": 16}}
 
@@ -239,8 +238,6 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
         changed(WARPGROUPS, {"tile": THREE, "bits": 8}, decomposition={"scheme": "split_k_cluster", "slices": 3}),
         changed(WARPGROUPS, {"scaled": "weights", "tile": WIDE, "persistent_blocks": 2}, **ALONE),
         changed(WARPGROUPS, {"scaled": "weights", "tile": SIXTEEN, "sharers": 2}),
-        changed(WARPGROUPS, {"scaled": "weights", "k_warps": 2, "stages": 4}),
-        changed(WARPGROUPS, {"k_warps": 2, "tile": NARROW, "sharers": 2, "stages": 4}),
         changed(WARPGROUPS, {"tile": SIXTEEN, "sharers": 2}, **ALONE),
         changed(
             WARPGROUPS,
@@ -260,8 +257,6 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
         "three-groups",
         "four-groups",
         "shared-rows-of-slices",
-        "stages-in-turn",
-        "shared-stages-in-turn",
         "shared-rows",
         "16-bytes-at-a-time",
     ],
@@ -347,9 +342,7 @@ def test_mistakes_are_found(right: str, wrong: str) -> None:
         (changed(STREAMS, {}, constant=["a"]), "constant"),
         (changed(WARPGROUPS, {}, architecture="sm_90"), "mainloop.method"),
         (changed(WARPGROUPS, {}, alignment={"a": 4, "c": 2}), "alignment"),
-        (changed(WARPGROUPS, {"k_warps": 2, "stages": 5}), "mainloop.k_warps"),
-        (changed(WARPGROUPS, {"k_warps": 2, "stages": 2}), "mainloop.k_warps"),
-        (changed(WARPGROUPS, {"k_warps": 2, "stages": 4}, **ALONE), "mainloop.k_warps"),
+        (changed(WARPGROUPS, {"k_warps": 2}), "mainloop.k_warps"),
         (changed(WARPGROUPS, {"tile": {"threadblock": {"m": 16, "n": 96, "k": 128}, "warp": {"m": 16, "n": 16}}}), "mainloop.tile.warp"),
         (changed(WARPGROUPS, {"persistent_blocks": 132}), "mainloop.persistent_blocks"),
         (changed(STREAMS, {"scaled": "weights"}), "mainloop.scaled"),

@@ -22,7 +22,6 @@ from gemmgen.kernels.gemm.tensor_cores.block_scaling import E2M1
 from gemmgen.kernels.gemm.tensor_cores.blocks import Blocks, product_of_blocks, product_of_integers
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
-from gemmgen.kernels.gemm.tensor_cores.sequence import matrix_map
 from gemmgen.kernels.launch import TensorMapArgument
 from gemmgen.kernels.math.tensor_accuracy import product_bound
 from gemmgen.kernels.matrix import Matrix
@@ -205,7 +204,7 @@ def _warpgroups(outline: Outline, mainloop: NarrowWeightsMainloop) -> RegisterPl
     assert loop is not None
     grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_n=loop.sharers, cluster_k=loop.cluster_k)
     return RegisterPlan(
-        **_common(outline, mainloop, loop, grid, epilogue, (matrix_map(outline.matrices[0], loop.box_a),)),
+        **_common(outline, mainloop, loop, grid, epilogue, loop.maps(outline.matrices[0])),
         template="gemm/weight_warpgroups.cu.j2",
         shared_memory=register_regions(loop),
         loop=loop,
@@ -220,7 +219,7 @@ def _common(
     epilogue: tuple[Step, ...],
     maps: tuple[TensorMapArgument, ...] = (),
 ) -> dict[str, Any]:
-    """Fields of every plan; ``maps``: of A, where TMA brings it."""
+    """Fields of every plan; ``maps``: of A and B, where TMA brings them."""
     spec = outline.spec
     name = outline.name("gemm_narrow", name_parts(mainloop))
     return {

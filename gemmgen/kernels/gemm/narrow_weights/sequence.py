@@ -39,8 +39,8 @@ def narrow_sequence(
     epilogue: tuple[Step, ...],
     maps: tuple[TensorMapArgument, ...] = (),
 ) -> LaunchSequence:
-    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``maps``: of A, which the kernel is passed
-    in its place."""
+    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``maps``: of A and B, which the kernel is passed
+    in their place."""
     problem = gemm_problem(spec, matrices, epilogue, MAX_EXTENT - FARTHEST_TILE, MAX_INT)
     partial = isinstance(spec.decomposition, SplitKParallel)
     own, slices = slices_of(spec)
@@ -52,7 +52,7 @@ def narrow_sequence(
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     main, arguments = [*factors, *result], [*factors, *result, *maps]
     if maps:
-        main = [*problem.extents, *problem.alphas, *maps, problem.b, *weights, *result]
+        main = [*problem.extents, *problem.alphas, *maps, *weights, *result]
     launches: tuple[KernelLaunch, ...] = ()
     workspace_bytes = Formula("0")
     if partial:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from math import gcd
 
 from gemmgen.core.errors import Reason
+from gemmgen.core.formulas import Formula
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.narrow_weights.loop import STORED, Codes, MainloopShown
-from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES
+from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES, UNIT_WORDS
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NarrowWeightsMainloop, SplitKCluster
+from gemmgen.kernels.gemm.tensor_cores.sequence import matrix_map
+from gemmgen.kernels.launch import TensorMapArgument
 from gemmgen.kernels.math.warpgroup import WARPGROUP, WarpgroupInstruction
+from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 TILE_K = 128
@@ -33,7 +37,7 @@ FEW_ROWS = 64
 MAX_CONSUMERS = 4
 MAX_CLUSTER = 8
 """Blocks of a cluster that every device runs."""
-REGISTERS = {(2, 1): (40, 232), (2, 2): (32, 104), (3, 1): (40, 152), (4, 1): (32, 112)}
+REGISTERS = {(2, 1): (24, 240), (2, 2): (24, 104), (3, 1): (24, 160), (4, 1): (24, 112)}
 """Registers of a thread of the producer, and of one of the consumers, by the groups of consumers and the blocks of an SM."""
 OTHER_REGISTERS = 40
 """Registers of a thread beside sums and fragments; an estimate."""
@@ -53,7 +57,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     blocks: int
     """Instructions side by side along n of a group of warps, 64 columns each."""
     k_warps: int
-    """Groups of warps that have the same columns, and take stages in turn."""
+    """Groups of warps that have the same columns, and take the stages in turn."""
     cluster_k: int
     sharers: int
     """Blocks of a cluster side by side along n, each of which copies a part of the rows of A to all of them."""
@@ -81,7 +85,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def column_groups(self) -> int:
-        """Groups of warps side by side along n."""
+        """Groups of warps side by side along n, each of which reads the stages that its turn is."""
         return self.tile_n // (4 * WARP_COLUMNS * self.blocks)
 
     @property
@@ -93,7 +97,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def takes_turns(self) -> bool:
         """True if groups start their instructions in turns."""
-        return self.column_groups > 1 and self.k_warps == 1 and not self.overlaps
+        return self.consumers > 1 and self.k_warps == 1 and not self.overlaps
 
     @property
     def threads(self) -> int:
@@ -221,6 +225,21 @@ class RegisterLoop(Codes, WarpgroupInstruction):
         """Elements along k and rows of a box of A."""
         return BOX_ELEMENTS, self.tile_m // self.sharers
 
+    def maps(self, a: Matrix) -> tuple[TensorMapArgument, TensorMapArgument]:
+        """Tensor maps of A, and of the packed weights: words of a unit, units along k, panels."""
+        units = f"ceil_div(k, {self.unit_k})"
+        weights = TensorMapArgument(
+            name="map_b",
+            array="B",
+            element="u32",
+            extents=(Formula(str(UNIT_WORDS)), Formula(units), Formula(f"ceil_div(n, {PANEL})")),
+            strides=(Formula(str(UNIT_BYTES)), Formula(f"{UNIT_BYTES} * {units}")),
+            meaning=f"the packed weights in boxes of {TILE_K} values of k of {self.tile_n} columns",
+            box=(UNIT_WORDS, TILE_K // self.unit_k, self.tile_n // PANEL),
+            l2_promotion="256B",
+        )
+        return matrix_map(a, self.box_a), weights
+
 
 def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> RegisterLoop | None:
     """The loop, or None with the errors added to the outline's reasons."""
@@ -242,8 +261,8 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         tile_m=tile.threadblock.m,
         tile_n=tile.threadblock.n,
         blocks=tile.warp.n // WARP_COLUMNS,
-        cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
         k_warps=mainloop.k_warps,
+        cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
         sharers=mainloop.sharers,
         scales_weights=mainloop.scaled == "weights",
         stages=mainloop.stages,
@@ -274,11 +293,8 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if mainloop.min_blocks_per_sm > (2 if consumers <= 2 else 1):
         need = "up to 2, or 1 from 3 groups on, for warpgroups"
         yield Reason("min_blocks_per_sm", "mainloop.min_blocks_per_sm", str(mainloop.min_blocks_per_sm), need)
-    shared = mainloop.stages % mainloop.k_warps or mainloop.stages < 2 * mainloop.k_warps
-    if mainloop.k_warps > 1 and (shared or not isinstance(spec.decomposition, SplitKCluster)):
-        got = f"{mainloop.k_warps} with {mainloop.stages} stages and {spec.decomposition.scheme}"
-        need = "1, or so many that each group has as many stages, two or more, with split_k_cluster, for warpgroups"
-        yield Reason("k_warps", "mainloop.k_warps", got, need)
+    if mainloop.k_warps > 1:
+        yield Reason("k_warps", "mainloop.k_warps", str(mainloop.k_warps), "1 for warpgroups")
     if block.m % (8 * mainloop.sharers):
         yield Reason("sharers", "mainloop.sharers", f"{mainloop.sharers} and {block.m} rows", "8 rows or a multiple for each block")
     if mainloop.persistent_blocks and mainloop.sharers > 1:
