@@ -157,7 +157,7 @@ def suited(form: Form, n: int, k: int, sms: int) -> bool:
 
 def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
     """Forms of warpgroups, for one tile of up to 64 rows."""
-    for columns, slices, blocks, stages in combinations((64, 128, 192, 256), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6, 8)):
+    for columns, slices, blocks, stages in combinations((64, 128, 192, 256), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6)):
         groups = columns // 64
         form = Form("warpgroups", (rows, columns, STEP_K), (rows, 16), stages, 1, slices, blocks)
         fits = columns // 16 % slices == 0 and (blocks == 1 or groups <= 2) and groups <= 4
