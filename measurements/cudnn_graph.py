@@ -23,7 +23,7 @@ ADD, MULTIPLY, RELU = 0, 1, 100
 CROSS_CORRELATION = 1
 BY_MEASURES, BY_NETWORK, FALLBACK = 3, 1, 2
 """Modes of the heuristics: A, B and the fallback."""
-MOST_OF_A_MODE = 8
+MAX_OF_A_MODE = 8
 
 _C_TYPES: dict[int, Any] = {
     HANDLE: ctypes.c_void_p,
@@ -159,7 +159,7 @@ class GraphApi:
         heuristics = self.descriptor(HEURISTICS, (201, DESCRIPTOR, [graph]), (200, HEURISTIC, [mode]))
         count = ctypes.c_int64()
         self.cudnn.call("cudnnBackendGetAttribute", heuristics, 202, DESCRIPTOR, 0, ctypes.byref(count), None)
-        wanted = min(count.value, MOST_OF_A_MODE)
+        wanted = min(count.value, MAX_OF_A_MODE)
         found = [self.descriptor(ENGINE_CONFIG, final=False) for _ in range(wanted)]
         array = (ctypes.c_void_p * wanted)(*found)
         self.cudnn.call("cudnnBackendGetAttribute", heuristics, 202, DESCRIPTOR, wanted, ctypes.byref(count), array)

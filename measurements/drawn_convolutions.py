@@ -35,8 +35,8 @@ TRIALS = 5
 """Launches of a contestant by which it becomes a finalist."""
 FINALISTS = 5
 """So many of cuDNN's plans take turns with ours: the fastest of a first trial of all."""
-MOST_OPERATIONS = 6e11
-MOST_BYTES = 1 << 28
+MAX_OPERATIONS = 6e11
+MAX_BYTES = 1 << 28
 ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2}
 """Largest difference from torch's result in float32, over the largest value: both types round the result once."""
 
@@ -105,7 +105,7 @@ def drawn(seed: int, kind: str, words: Sequence[str]) -> list[Case]:
         padding = taps // 2 if generator.random() < 0.8 else 0
         cases = [Case(kind, n, c, h, w, k, taps, taps, stride, padding, groups, word) for n in BATCHES]
         last = cases[-1]
-        if h < taps or w < taps or operations(last) > MOST_OPERATIONS or last.n * h * w * max(c, k) * 2 > MOST_BYTES:
+        if h < taps or w < taps or operations(last) > MAX_OPERATIONS or last.n * h * w * max(c, k) * 2 > MAX_BYTES:
             continue
         found += cases
     return found
@@ -201,9 +201,9 @@ class Peers:
         alpha = self.torch.full((1,), ALPHA, device="cuda")
         self._held.append(alpha)
         found: dict[str, Callable[[int], None]] = {}
-        shared = self._memory(max((size for _, _, size in made_plans if size <= MOST_BYTES), default=0))
+        shared = self._memory(max((size for _, _, size in made_plans if size <= MAX_BYTES), default=0))
         for name, plan, size in made_plans:
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 continue
             runs = []
             for x in self.sets:

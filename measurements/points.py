@@ -108,7 +108,7 @@ APART = 0.15
 """Square of the distance of two kernels that are different enough to be timed both."""
 NEARLY_BEST = 1.15
 """Times of the best expected, up to which random points are drawn."""
-MOST_LIKELY, RANDOM = 4, 3
+MAX_LIKELY, RANDOM = 4, 3
 TORCH = {"bf16": "bfloat16", "f16": "float16", "e4m3": "float8_e4m3fn", "s8": "int8", "s32": "int32"}
 
 
@@ -253,7 +253,7 @@ def survey_entries(text: str, device_name: str, seed: int) -> list[Entry]:
                 many -= 1
 
     everything = np.ones(len(times), bool)
-    take("best", everything, MOST_LIKELY)
+    take("best", everything, MAX_LIKELY)
     near = times < NEARLY_BEST * times.min()
     take("slices", (slices > 1) & near, 1)
     take("shared by 4", (sharing > 1.5) & near, 1)

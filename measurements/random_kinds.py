@@ -30,11 +30,11 @@ ROWS = (
 )  # fmt: skip
 ROUNDOFF = 2.0**-24
 """Unit roundoff of the type that kernels compute in, but for float64."""
-MOST_FACTORS = 126
+MAX_FACTORS = 126
 """Sum of the factors' binary exponents, without their signs, up to which no order of a product leaves the range of float32."""
 ALIGNED = (0, 0, 16)
 """Elements before an array of images, which has to begin at a multiple of 16 bytes."""
-MOST_SELECTED_FROM = 6000
+MAX_SELECTED_FROM = 6000
 """Elements of an array for ``topk`` on the emulator, which compares them in many turns."""
 
 
@@ -96,7 +96,7 @@ def reduction(x: np.ndarray, word: str, op: str, named: dict[str, Any], correcti
         if not floats:
             return [(product, 0.0)]
         exponents = np.sum(np.abs(np.log2(np.where(real == 0, 1, np.abs(real)))), **named)
-        return [(product, np.where(exponents < MOST_FACTORS, (n + 2) * unit * np.abs(product), np.inf))]
+        return [(product, np.where(exponents < MAX_FACTORS, (n + 2) * unit * np.abs(product), np.inf))]
     if op == "mean":
         return [(np.mean(real, **named), ((n + 2) * unit * size / ones + 8 * 2.0**-149) if x.size else 0.0)]
     if op == "logsumexp":
@@ -453,7 +453,7 @@ def topk_call(draw: Draw) -> Call:
     word, largest = draw.one_of("float32", "float16", "bfloat16"), draw.chance(0.5)
     x = draw.values(word, draw.shape() if draw.chance(0.85) else (draw.extent(1, 4), draw.extent(300, 3000)))
     x[draw.data.random(x.shape) < draw.one_of(0, 0.05, 0.3)] = draw.one_of(np.nan, -np.inf, np.inf, -0.0, 0.0, 1.0)
-    while draw.device is None and x.size > MOST_SELECTED_FROM:
+    while draw.device is None and x.size > MAX_SELECTED_FROM:
         x = x[: -(-x.shape[0] // 2)] if x.shape[0] > 1 else x[0]
     x = draw.view(x)
     axis = int(draw.form.integers(-x.ndim, x.ndim))

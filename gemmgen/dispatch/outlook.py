@@ -24,7 +24,7 @@ TILE = slice(0, 2)
 """Coordinates of a tile's rows and columns. 512 x 5120 x 2560 with a gate took 12% more by 128 x 168 than by 128 x 160."""
 SLOW = 1.25
 """An instance that took this many times as long as the best, or was not worth timing, on all neighbouring problems is not planned."""
-FEWEST_ROWS, MAX_ROWS = 6, 24
+MIN_ROWS, MAX_ROWS = 6, 24
 FARTHEST = 2.2
 """Distance of problems that tell which instances are slow."""
 
@@ -93,7 +93,7 @@ class Outlook:
     def _fast(self) -> frozenset[str] | None:
         """Instances that were nearly the best on some neighbouring problem; None if there are few of these."""
         rows = [row for distance, row in self._near[:MAX_ROWS] if distance < FARTHEST]
-        if len(rows) < FEWEST_ROWS:
+        if len(rows) < MIN_ROWS:
             return None
         return frozenset(name for row in rows for name, time in row.times.items() if time < SLOW * min(row.times.values()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-_MOST_PENDING = 1 << 20
+_MAX_PENDING = 1 << 20
 """Addresses that are kept before they are put in order."""
 _SPARSE = 16
 """A range with more bytes for each access than this is sorted; others are marked byte by byte."""
@@ -49,7 +49,7 @@ class _Memory:
         self.pending.append((addresses, width))
         self.count += len(addresses)
         self.first, self.stop = min(self.first, int(addresses.min())), max(self.stop, int(addresses.max()) + width)
-        if self.count > _MOST_PENDING:
+        if self.count > _MAX_PENDING:
             self.bytes()
             self.count = 0
 
@@ -70,7 +70,7 @@ class _Memory:
 
     def _in_order(self) -> _Addresses:
         accesses = sum(len(addresses) for addresses, _ in self.pending)
-        if self.stop - self.first > _SPARSE * accesses + _MOST_PENDING:
+        if self.stop - self.first > _SPARSE * accesses + _MAX_PENDING:
             return np.unique(np.concatenate([(each[:, None] + np.arange(width)).reshape(-1) for each, width in self.pending]))
         touched = np.zeros(self.stop - self.first, np.bool_)
         for addresses, width in self.pending:

@@ -163,7 +163,7 @@ class FusedAccess:
 def fused(space: _Space, access: _Access, rows: Sequence[np.ndarray | None], is_signed: bool = False) -> FusedAccess | None:
     """The access in native code, if there is any, and if it is one of whole elements; loads into wider registers extend them."""
     known = [row for row in rows if row is not None]
-    if space.loops is None or not known or len(rows) > native.MOST_ELEMENTS or access.width != len(rows) * access.element_bytes:
+    if space.loops is None or not known or len(rows) > native.MAX_ELEMENTS or access.width != len(rows) * access.element_bytes:
         return None
     sizes = {(row.itemsize, row.strides[0]) for row in known}
     size, stride = next(iter(sizes))

@@ -24,14 +24,14 @@ _SECONDS = 180
 _LARGEST = 1 << 24
 """Bytes of a library that is read."""
 _OPTIONS = ("-O3", "-fPIC", "-shared")
-_FEWEST_LANES = 2048
+_MIN_LANES = 2048
 """Lanes from which a wave of blocks is worth the time to load the library."""
 REMEMBER, LOST, SETTLE, UNSEEN, ORDINARY = 1, 2, 3, 4, 5
 """Answers of `access_memory`: the work that it leaves to its caller, as native.c describes; 0 if none is left."""
 IS_STORE, IS_PRIVATE, MAY_BE_OWN, HAS_PENDING, IS_SIGNED = 1, 2, 4, 8, 16
 """Bits of `AccessPlan.kind`."""
 _libraries = itertools.count()
-MOST_ELEMENTS = 8
+MAX_ELEMENTS = 8
 """Most elements of a vector access."""
 
 
@@ -43,7 +43,7 @@ class AccessPlan(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("start", "first", "last", "mask")),
         *((name, ctypes.c_void_p) for name in ("data", "state", "writers", "readers", "many_readers", "threads", "looked", "touched")),
         ("touched_start", ctypes.c_uint64),
-        ("rows", ctypes.c_void_p * MOST_ELEMENTS),
+        ("rows", ctypes.c_void_p * MAX_ELEMENTS),
         *(
             (name, ctypes.c_int32)
             for name in (
@@ -150,7 +150,7 @@ def _compiled(source: bytes, options: tuple[str, ...]) -> bytes | None:
 
 def loops_for(lanes: int) -> Loops | None:
     """The library for a wave of blocks with ``lanes`` lanes; None for waves that NumPy finishes sooner than the library loads."""
-    return loops() if lanes >= _FEWEST_LANES else None
+    return loops() if lanes >= _MIN_LANES else None
 
 
 def pointer(array: np.ndarray | None) -> int | None:

@@ -68,7 +68,7 @@ from gemmgen.emulator.registers import RegisterFile, widened
 _MEMORY, _BLOCKS = (Path(__file__).with_name(name) for name in ("native_threads.c", "native_threads_blocks.c"))
 _LONGEST = 12_000
 """Instructions of a kernel: the compiler's time grows faster than their number."""
-_MOST_LOCAL_BYTES = 64 << 20
+_MAX_LOCAL_BYTES = 64 << 20
 PAGE_BYTES = 1 << 16
 LAST_TIME = (1 << 21) - 64
 _SECONDS_OF_A_STEP = 0.1
@@ -116,7 +116,7 @@ _OF_THE_CORE = {
 _NOTHING = {"membar", "fence", "prefetch", "prefetchu", "nanosleep"}
 
 
-_MOST_FAILURES = 2
+_MAX_FAILURES = 2
 """Launches of a kernel in a row that were given up, after which some run lane by lane at once: 1, then 2, 4, and so on."""
 _LONGEST_REST = 64
 ENOUGH_WORK = 1_000_000
@@ -777,7 +777,7 @@ def is_for_lanes(program: Program, grid: Dim3, block: Dim3, jobs: int = 1) -> bo
 
 def is_worth_a_try(kernel: Kernel) -> bool:
     """False for some launches of a kernel behind others that were given up: what it met then need not last."""
-    rest = min(1 << (kernel.failures - _MOST_FAILURES), _LONGEST_REST) if kernel.failures >= _MOST_FAILURES else 0
+    rest = min(1 << (kernel.failures - _MAX_FAILURES), _LONGEST_REST) if kernel.failures >= _MAX_FAILURES else 0
     tries = kernel.rested >= rest
     kernel.rested = 0 if tries else kernel.rested + 1
     return tries
@@ -1046,7 +1046,7 @@ def _attempt(kernel: Kernel, launch: Launch) -> Outcome | None:
     program, library = kernel.program, kernel.library
     memory, regions, pages, units, clock, grid = launch.memory, launch.regions, launch.pages, launch.units, launch.clock, launch.grid
     needed, threads = launch.shared_bytes, math.prod(launch.block)
-    if (threads if kernel.suspends else 1) * program.local_bytes > _MOST_LOCAL_BYTES or not regions:
+    if (threads if kernel.suspends else 1) * program.local_bytes > _MAX_LOCAL_BYTES or not regions:
         return None
     kernel.given_up_at = 0
     context = _Context()

@@ -341,7 +341,7 @@ def multiplied(first: object, second: object) -> Array:
     return folded(np.array(first, np.uint64, ndmin=1) * np.asarray(second, np.uint64))
 
 
-_MOST_TERMS = 1 << 21
+_MAX_TERMS = 1 << 21
 """Terms of a product up to which one loop in C is faster than four products of float64."""
 
 
@@ -349,7 +349,7 @@ def matrix_product(left: Array, right: Array) -> Array:
     """left @ right of canonical uint64 residues: halves of 16 bits multiply exactly in float64 as long as sums stay below 2^53; integers
     and codes of 16 bits are no longer than such a half."""
     depth = left.shape[-1]
-    if left.size * right.shape[-1] < _MOST_TERMS:
+    if left.size * right.shape[-1] < _MAX_TERMS:
         columns = np.ascontiguousarray(right.swapaxes(-1, -2)).astype(np.uint32)
         products = residue_loops.matrix_products(left.astype(np.uint32), columns)
         if products is not None:

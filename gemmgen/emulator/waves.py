@@ -25,7 +25,7 @@ from gemmgen.emulator.schedule import Schedule
 _WAVE_BYTES = 512 << 20
 _REGISTER_BYTES = 11 << 20
 """Registers of a wave, with their scratch, up to which more lanes made measured kernels faster."""
-_FEWEST_LANES, _MOST_LANES = 2048, 16384
+_MIN_LANES, _MAX_LANES = 2048, 16384
 _WAVES_TO_CANCEL = 3
 """Waves of a grid whose blocks cancel the launch of others, if nothing else decides."""
 _CACHED_MACHINE_BYTES = 256 << 20
@@ -126,7 +126,7 @@ def blocks_per_wave(program: Program, block: Dim3, grid: Dim3, shared: int, lane
     lanes = -(-block[0] * block[1] * block[2] // WARP) * WARP
     per_block = bytes_of_block(program, block) + shared
     if lanes_per_wave is None:
-        lanes_per_wave = min(max(_REGISTER_BYTES // max(RegisterFile.bytes_per_lane(program), 1), _FEWEST_LANES), _MOST_LANES)
+        lanes_per_wave = min(max(_REGISTER_BYTES // max(RegisterFile.bytes_per_lane(program), 1), _MIN_LANES), _MAX_LANES)
     by_memory = max(_WAVE_BYTES // max(per_block, 1), 1)
     wanted = total if program.polls else max(lanes_per_wave // lanes, 1)
     if cancels_launches(program):

@@ -15,7 +15,7 @@ from gemmgen.export.text import FILTERS, c_name, c_type, check_prefix, readable,
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import (
     GRID_LIMITS,
-    MOST_MULTIPROCESSORS,
+    MAX_MULTIPROCESSORS,
     MULTIPROCESSORS,
     PORTABLE_CLUSTER,
     ArrayArgument,
@@ -273,7 +273,7 @@ def model(bundle: Bundle, prefix: str) -> Header:
     if asks_device:
         names[MULTIPROCESSORS] = MULTIPROCESSORS
         facts.assume(Formula(f"{MULTIPROCESSORS} >= 1"))
-        facts.assume(Formula(f"{MULTIPROCESSORS} <= {MOST_MULTIPROCESSORS}"))
+        facts.assume(Formula(f"{MULTIPROCESSORS} <= {MAX_MULTIPROCESSORS}"))
     steps, required = _steps(sequence, names)
     constraints = []
     for constraint in sequence.constraints:

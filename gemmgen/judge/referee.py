@@ -90,11 +90,11 @@ _WHOLE_RANGE = 1 << 62
 _LIMITS = tuple((1 << bits) - less for bits in (31, 32) for less in (0, 1))
 """Numbers that integers of 32 bits end at, by which a kernel may choose wider ones."""
 _EXTREMES = (np.nan, np.inf, -np.inf, 0.0, 2.0**-140, 0.5)
-_MOST_OF_NANS = 8
+_MAX_OF_NANS = 8
 """Inputs with a NaN in each row, each in other columns."""
 _LEAST = 1e-30
 """Magnitude below which numbers may be flushed to zero."""
-_SEARCHED, _LARGEST_SEARCHED = 100, 72
+_SEARCHED, _MAX_SEARCHED = 100, 72
 """Shapes that a search tries, and the first size that is none of theirs."""
 _OFFSETS = (16, 32, 64, 128)
 """Bytes behind an aligned address at which arrays begin, if a kernel tests their alignment; and those of one element."""
@@ -470,7 +470,7 @@ class Referee:
             sizes = dict(known[rng.integers(0, len(known))])
             names = list(sizes)
             for name in names if tried % 3 == 0 or len(names) == 1 else [names[rng.integers(0, len(names))]]:
-                size = int(rng.integers(1, _LARGEST_SEARCHED))
+                size = int(rng.integers(1, _MAX_SEARCHED))
                 if factors and tried % 2:
                     size = factors[rng.integers(0, len(factors))] * int(rng.integers(1, 4))
                 sizes[name] = round_up(size, self.task.multiples.get(name, 1))
@@ -840,7 +840,7 @@ class Referee:
             if arrays[name].ndim < 2 or not arrays[name].size:
                 continue
             rows, columns = arrays[name].reshape(-1, arrays[name].shape[-1]).shape
-            for first in range(0, columns, rows)[:_MOST_OF_NANS]:
+            for first in range(0, columns, rows)[:_MAX_OF_NANS]:
                 # One NaN in each row, each time in another place of it.
                 arrays = self._inputs(self.given[0], "ordinary", seed=41 + turn)
                 lines = arrays[name].reshape(rows, columns)

@@ -31,7 +31,7 @@ _PASSES = (
 )
 
 
-_LARGEST_FACTOR = 1 << 12
+_MAX_FACTOR = 1 << 12
 _APPROXIMATE = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
 _ON_BITS = ("add", "sub", "mul", "mad", "and", "or", "xor", "not", "shl", "shr", "min", "max", "lop3", "prmt", "bfe", "popc", "clz", "shf")
 
@@ -72,7 +72,7 @@ def factors_of(program: Program) -> list[int]:
     for inst in instructions_of(program):
         if inst.opcode in ("mul", "mad", "div", "rem") and not inst.has("wide"):
             found |= dict.fromkeys(operand.value for operand in inst.operands[1:3] if isinstance(operand, Integer))
-    return [value for value in found if 2 < value < _LARGEST_FACTOR]
+    return [value for value in found if 2 < value < _MAX_FACTOR]
 
 
 def bits_of_approximation(program: Program) -> Instruction | None:

@@ -279,7 +279,7 @@ class KernelLaunch:
 
 MULTIPROCESSORS = "multiprocessors"
 """Name in formulas of the number of multiprocessors of a device."""
-MOST_MULTIPROCESSORS = 4096
+MAX_MULTIPROCESSORS = 4096
 CLUSTERED = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}
 """Multiprocessors of an H200 that clusters of so many blocks use at a time, one block on each (``cuOccupancyMaxActiveClusters``): a cluster
 lies within one of the processor's parts, whose number of multiprocessors few sizes divide."""

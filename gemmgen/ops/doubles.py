@@ -12,7 +12,7 @@ from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
-from gemmgen.kernels.gemm.remainders.scheme import LARGEST_K, SCHEMES
+from gemmgen.kernels.gemm.remainders.scheme import MAX_K, SCHEMES
 from gemmgen.kernels.gemm.request import DOUBLE, alignment_elements, is_stored
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.launch import MAX_WORKSPACE
@@ -46,7 +46,7 @@ class Call:
 
 def is_deep(a: Any) -> bool:
     """True if k is too large for the kernels' sums. Callers then multiply in float64."""
-    return getattr(a, "ndim", 0) >= 2 and a.shape[-1] > LARGEST_K
+    return getattr(a, "ndim", 0) >= 2 and a.shape[-1] > MAX_K
 
 
 def multiply_scaled(a: Any, b: Any, precision: str, out: Any, scalars: tuple[float, float], stream: Stream | None) -> Any:

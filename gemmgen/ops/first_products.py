@@ -20,9 +20,9 @@ from gemmgen.toolchain.host import compile_c
 
 NAME = "first_products"
 OPTIONS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
-MOST_PRODUCTS = 1 << 33
+MAX_PRODUCTS = 1 << 33
 """Multiplications of a product that does not wait for a better kernel."""
-LARGEST_EXTENT = 2**31 - 1
+MAX_EXTENT = 2**31 - 1
 FLOAT_BYTES = 4
 
 
@@ -125,7 +125,7 @@ def _arguments(a: Any, b: Any) -> tuple[str, tuple[int, int, int], tuple[Any, in
     if a.dtype is not b.dtype or a.dtype is not numpy.dtype("f4") or not (a.flags.aligned and b.flags.aligned):
         return None
     (m, k), n = a.shape, b.shape[1]
-    if not 0 < m * n * k <= MOST_PRODUCTS or max(m, n, k) > LARGEST_EXTENT:
+    if not 0 < m * n * k <= MAX_PRODUCTS or max(m, n, k) > MAX_EXTENT:
         return None
     # A vector and a matrix that is stored along it, as the kernels that follow take them.
     if (m == 1 < n and _line(b) is None) or (n == 1 < m and _line(a) is None):
@@ -135,7 +135,7 @@ def _arguments(a: Any, b: Any) -> tuple[str, tuple[int, int, int], tuple[Any, in
         line = _line(array)
         letters += "t" if line is None else "n"
         line = _line(array.T) if line is None else line
-        if line is None or line > LARGEST_EXTENT:
+        if line is None or line > MAX_EXTENT:
             return None
         operands.append((array, line))
     return letters, (m, n, k), operands[0], operands[1]

@@ -18,7 +18,7 @@ from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.requests import Layout, Request, replaced
 from gemmgen.ops.arrays import NO_MEMORY
 from gemmgen.ops.background import Compilers
-from gemmgen.ops.first_products import MOST_PRODUCTS, first_function
+from gemmgen.ops.first_products import MAX_PRODUCTS, first_function
 from gemmgen.ops.host_tuning import ShapeClass, Transposes, class_of, general_spec, quick_spec
 from gemmgen.toolchain.compilation import compile_host_plan, host_plan_is_cached
 
@@ -171,7 +171,7 @@ def native_call(request: Request) -> NativeCall | None:
         return None
     form, letters = readable
     try:
-        served = _served(letters, form.epilogue, class_of(*form.sizes), prod(form.sizes) > MOST_PRODUCTS, form.invariant != "none")
+        served = _served(letters, form.epilogue, class_of(*form.sizes), prod(form.sizes) > MAX_PRODUCTS, form.invariant != "none")
     except EnvironmentMissing:
         return None
     return None if served is None else NativeCall(served, form)

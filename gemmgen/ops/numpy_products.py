@@ -22,7 +22,7 @@ HEAD_BYTES = 2 * ctypes.sizeof(ctypes.c_void_p)
 """Bytes of the head of an object: a count of references and a type. Debug builds and builds without a global lock have other heads."""
 FASTCALL = 0x80
 """METH_FASTCALL: the C function takes an array of arguments and their number."""
-MOST_REMEMBERED = 1 << 16
+MAX_REMEMBERED = 1 << 16
 """Layouts that are ever remembered: objects are kept for each."""
 ARGUMENTS = "iiifpipifpi"
 """Kinds of the arguments of a kernel that is called so: integers, float32 and pointers."""
@@ -89,7 +89,7 @@ class NumpyProducts:
         if kinds != ARGUMENTS or places["out"] != ARGUMENTS.rindex("p") or a.dtype is not self._float32 or b.dtype is not self._float32:
             return
         layout = (*a.shape, b.shape[1], *a.strides, *b.strides)
-        if len(self._kept) >= MOST_REMEMBERED and layout not in self._kept:
+        if len(self._kept) >= MAX_REMEMBERED and layout not in self._kept:
             return
         product = _Product()
         product.layout[:] = layout

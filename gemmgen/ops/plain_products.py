@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MOST_KNOWN = 8192
+MAX_KNOWN = 8192
 """Combinations of layouts that are remembered."""
 FLOAT_BYTES = 4
 
@@ -47,7 +47,7 @@ class PlainProducts:
         arguments = call.native.plain_arguments()
         if arguments is None or any(stride < 0 for array in (a, b) for stride in array.strides):
             return
-        if len(self._known) >= MOST_KNOWN:
+        if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         layouts = a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype
         self._known[layouts if out is None else (*layouts, out.shape, out.strides, out.dtype)] = _prepared(call, arguments, a, b, out)

@@ -37,7 +37,7 @@ STREAMED_ROWS = 16
 """Rows up to which warps stream weights."""
 TILE_COLUMNS, TILE_ROWS = 128, tuple(range(256, 56, -8))
 """Columns of tiles of many rows, and the rows that they may have."""
-MOST_DIVIDED = 128
+MAX_DIVIDED = 128
 """Most rows of a tile if blocks of a cluster divide k, because they keep its sums in shared memory."""
 TILE_OVERHEAD = 75
 """Constant part of a tile's time, in rows: for k = 4096, an H200 takes 48.4 us for a tile of 256 rows on each of its SMs, 35.2 for 176
@@ -108,7 +108,7 @@ def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, s
     """Tiles of 128 columns on blocks that take them in turn; where there are few tiles, blocks of a cluster divide k."""
     rows = min(_rows_of_tiles(numbers), key=lambda rows: _clocks(product, rows, sms))
     tiles = ceil_div(product.rows, rows) * ceil_div(product.n, TILE_COLUMNS)
-    counts = (1, 2, 4) if rows <= MOST_DIVIDED else (1,)
+    counts = (1, 2, 4) if rows <= MAX_DIVIDED else (1,)
     slices = next((count for count in counts if tiles * count >= 0.9 * sms or product.k < 1024 * count), counts[-1])
     form = Form("warpgroups", (rows, TILE_COLUMNS, STEP_K), (rows, 16), 8, slices=slices, persistent=sms if slices == 1 else 0)
     while shared_bytes(form, numbers) > room(architecture, 1):

@@ -32,7 +32,7 @@ BYTES = {"int8": "s8", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 FORMATS = ("plain", "gptq", "gptq_v2", "awq", "compressed-tensors", "mxfp4")
 NAN_CODES = (0x7F, 0xFF)
 """Codes of NaN among 8-bit floats."""
-LARGEST_EXPONENT = 254
+MAX_EXPONENT = 254
 """Largest code of a power of two in 8 bits; 255 is NaN."""
 GROUPS = (32, 64, 128)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -289,7 +289,7 @@ def _exponents(scales: object) -> tuple[str, Any]:
     host = _integers("scales", exponents)
     if host.dtype != np.uint8 or host.ndim != 2:
         raise LaunchError(f"Weight: scales have elements {host.dtype} and {host.ndim} axes, need exponents of 8 bits, (n, k / 32)")
-    if host.size and host.max() > LARGEST_EXPONENT:
+    if host.size and host.max() > MAX_EXPONENT:
         raise LaunchError("Weight: scales have codes of NaN, need powers of two")
     return "bf16", np.ldexp(np.float32(1), host.astype(np.int32) - 127)
 

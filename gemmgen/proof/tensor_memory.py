@@ -39,7 +39,7 @@ from gemmgen.proof.symbols import Content, Expression, of_thread
 COLUMNS = 512
 LANES = 128
 WARPS_OF_LANES = LANES // WARP_THREADS
-LEAST_COLUMNS = 32
+MIN_COLUMNS = 32
 BASE = Expression("tensor memory")
 """The address of the columns that a block allocated: lane 0 of any column."""
 ROW_BYTES = 32
@@ -482,7 +482,7 @@ class TensorRings(Ring):
 
     def _columns(self, instruction: Instruction, operand: Operand) -> int:
         columns = operand.value if isinstance(operand, Integer) else 0
-        if not LEAST_COLUMNS <= columns <= COLUMNS or columns & (columns - 1):
+        if not MIN_COLUMNS <= columns <= COLUMNS or columns & (columns - 1):
             raise Unliftable(instruction, "a number of columns that is no power of two from 32 to 512, or not known")
         return columns
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FLOATS = {"f32": 31, "f16": 16, "bf16": 16}
 """Types that are drawn from the field, and their bits that count."""
-LEAST_DEGREE = 3
+MIN_DEGREE = 3
 """Degree that probabilities are stated for at least: products of two arrays with a scalar."""
 _SCALAR_LIMIT = 0x7F800000
 _MAX_EXPRESSION_LENGTH = 2000
@@ -76,7 +76,7 @@ def compare_over_field(
             name = own[0].entry.name
             return FieldAnswer("not claimed", f"{name} multiplies in a loop what it has multiplied before, so that no degree is known")
     of_expressions = [] if isinstance(other, Other) else [degree_of_expression(text) for text in other.values()]
-    degree = max(LEAST_DEGREE, *degrees, *of_expressions)
+    degree = max(MIN_DEGREE, *degrees, *of_expressions)
     per_run = -math.log2(degree / MODULUS if drawn == FLOATS["f32"] else (degree + 1) * 2.0**-drawn)
     runs = max(1, math.ceil(bits / per_run))
     for seed in range(runs):

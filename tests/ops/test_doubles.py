@@ -120,7 +120,7 @@ def test_large_products_are_made_in_parts(monkeypatch: pytest.MonkeyPatch, m: in
 
 
 def test_a_deeper_product_than_sums_hold_is_of_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doubles, "LARGEST_K", 19)
+    monkeypatch.setattr(doubles, "MAX_K", 19)
     a, b = drawn("normal", (2, 20), 9), drawn("normal", (20, 3), 10)
     assert np.array_equal(ops.matmul(a, b, precision="int8x14"), ops.matmul(a, b))
 

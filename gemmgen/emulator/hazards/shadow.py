@@ -663,7 +663,7 @@ class Shadow:
         ends = np.cumsum(counts)
         first = 0
         while first < len(places):
-            last = max(int(np.searchsorted(ends, ends[first] - counts[first] + _MOST_PAIRS, side="right")), first + 1)
+            last = max(int(np.searchsorted(ends, ends[first] - counts[first] + _MAX_PAIRS, side="right")), first + 1)
             pairs = np.repeat(np.arange(first, last), counts[first:last])
             readers = np.concatenate([known[place] for place in places[first:last]])
             seen[pairs[self.order.ordered(who[racing[pairs]], *self.records.unpack(readers))]] = True
@@ -746,7 +746,7 @@ class Shadow:
         return [self._set(kind) for kind in (STRONG_READ, STRONG_WRITE)]
 
 
-_MOST_PAIRS = 1 << 18
+_MAX_PAIRS = 1 << 18
 """Pairs of an access and a reader that are compared at once."""
 _SPREAD = {1: 0x1, 2: 0x101, 4: 0x1010101, 8: 0x101010101010101}
 

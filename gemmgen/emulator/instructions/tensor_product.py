@@ -48,7 +48,7 @@ _FLOATS8 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 
 
 _RESERVED_OF_MASK = 0xC000_0070_0000_0000
-_MOST_MOVED = (0, 8, 16, 32)
+_MAX_MOVED = (0, 8, 16, 32)
 """Columns of B that a mask of zero columns may pass over, by bits 30 and 31 of the instruction descriptor."""
 
 
@@ -345,7 +345,7 @@ class _Product:
         moved = mask >> 56 & 0x3F
         if mask & _RESERVED_OF_MASK:
             self._fail(f"the mask of zero columns 0x{mask:016x} has reserved bits set", lane)
-        if moved > (most := _MOST_MOVED[bits >> 30]) or moved > (16 if form.m == QUARTER else 32):
+        if moved > (most := _MAX_MOVED[bits >> 30]) or moved > (16 if form.m == QUARTER else 32):
             self._fail(f"the mask of zero columns passes over {moved} columns; the instruction descriptor allows {most}", lane)
         zeros = np.zeros(form.n, np.bool_)
         if mask >> 39 & 1:

@@ -261,10 +261,10 @@ WIDE_CHANNELS, FOUR_ROWS, SINGLE_CHANNELS = 1.45, 1.12, 3.0
 channels), of those with four rows of pixels (0.8 to 1.5 times), and of threads that have a single channel of floats each (2 to 4 times)."""
 TWO_CHANNELS, WIDE_STRIDES = 0.76, 1.25
 """Factors for threads with two channels (0.76 to 1 in 9 of 9 layers), and for those with four pixels two apart (1.06 to 1.41)."""
-MOST_LINES, LONG_STRIPS, LOW_STRIPS = 10, 1.35, 1.12
+MAX_LINES, LONG_STRIPS, LOW_STRIPS = 10, 1.35, 1.12
 """Factors for threads with more rows of x, whose code no longer fits (8 x 4 pixels under 5 x 5 taps, or with stride 2: 1.2), and for those
 with two rows of pixels under 5 x 5 taps and more."""
-MOST_INSTRUCTIONS, LONG_CODE = 3400, 2.3
+MAX_INSTRUCTIONS, LONG_CODE = 3400, 2.3
 """Instructions of a thread from which they are fetched again and again, and how many times as long it takes: 4 x 4 pixels of four
 channels under 5 x 5 taps with stride 2."""
 VECTOR_ISSUE, RESULT_ISSUE = 3.0, 4.0
@@ -288,9 +288,9 @@ def _depthwise_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
     slow = (WIDE_CHANNELS if plan.channels >= 8 else 1.0) * (FOUR_ROWS if plan.rows == 4 else 1.0)
     slow *= TWO_CHANNELS if plan.channels == 2 else 1.0
     slow *= WIDE_STRIDES if problem["stride_w"] > 1 and plan.pixels >= 4 else 1.0
-    slow *= LONG_STRIPS if lines > MOST_LINES and plan.rows > 4 else 1.0
+    slow *= LONG_STRIPS if lines > MAX_LINES and plan.rows > 4 else 1.0
     slow *= LOW_STRIPS if plan.rows == 2 and problem["r"] >= 5 else 1.0
-    slow *= LONG_CODE if plan.channels * (products + beside) > MOST_INSTRUCTIONS else 1.0
+    slow *= LONG_CODE if plan.channels * (products + beside) > MAX_INSTRUCTIONS else 1.0
     return Work(
         blocks=ceil_div(strips, plan.threads // plan.lanes) * tiles,
         threads=plan.threads,

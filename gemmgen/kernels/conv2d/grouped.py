@@ -45,16 +45,16 @@ MAX_UNROLLED = 400
 MAX_COLUMNS = 64
 MOST_COLUMNS, PIXELS = 28, 128
 """Columns and pixels of a tile that is chosen for a layer, at most."""
-MOST_BYTES = 72 << 10
+MAX_BYTES = 72 << 10
 """Size of a tile of x in shared memory, at most, so that three blocks share a multiprocessor."""
-FRAGMENTS, MOST_WARPS = 4, 16
+FRAGMENTS, MAX_WARPS = 4, 16
 """Sixteens of pixels of a warp and warps of a block that are aimed at."""
 WIDE = 48
 """Channels of a group from which a warp multiplies a tile alone, as many of its pixels as its loops can be unrolled for, or else many warps
 share one with four times as many sums each: 0.80 and 0.83 of the time of two warps on an H200."""
 ALONE, TOGETHER = (96, 6), (256, 4)
 """Pixels of such a tile at most, and sixteens of them for each warp."""
-FEWEST_PIXELS = 14
+MIN_PIXELS = 14
 """Pixels of a tile at least: those of an instruction are 16."""
 MANY_BLOCKS = 8
 """Blocks to a multiprocessor from which on their number decides nothing."""
@@ -208,9 +208,9 @@ def _other_pixels(known: Mapping[str, int]) -> Iterator[tuple[int, int, int]]:
             for parts in (1, 2, 4, 8):
                 tile = grouped_tile(known, rows, columns, parts)
                 unrolled = taps * tile.turn_steps * tile.fragments
-                enough = rows * columns >= min(FEWEST_PIXELS, p * q) and rows * columns > SLICE * (parts - 1)
-                few = tile.fragments <= ALONE[1] and unrolled <= MAX_UNROLLED and tile.slices * parts <= MOST_WARPS
-                if enough and few and tile.bytes <= MOST_BYTES:
+                enough = rows * columns >= min(MIN_PIXELS, p * q) and rows * columns > SLICE * (parts - 1)
+                few = tile.fragments <= ALONE[1] and unrolled <= MAX_UNROLLED and tile.slices * parts <= MAX_WARPS
+                if enough and few and tile.bytes <= MAX_BYTES:
                     yield rows, columns, parts
 
 
@@ -250,14 +250,14 @@ def _usual_pixels(known: Mapping[str, int]) -> tuple[int, int, int]:
         columns = max(1, ceil_div(known["q"], tiles))
         most = max(1, min(known["p"], pixels // columns))
         rows = ceil_div(known["p"], ceil_div(known["p"], most)) if known["p"] else 1
-        while rows > 1 and grouped_tile(known, rows, columns, 1).bytes > MOST_BYTES:
+        while rows > 1 and grouped_tile(known, rows, columns, 1).bytes > MAX_BYTES:
             rows -= 1
-        if grouped_tile(known, rows, columns, 1).bytes <= MOST_BYTES or columns == 1:
+        if grouped_tile(known, rows, columns, 1).bytes <= MAX_BYTES or columns == 1:
             break
         tiles += 1
     sixteens = ceil_div(rows * columns, SLICE)
     slices = grouped_tile(known, rows, columns, 1).slices
-    parts = next(parts for parts in (1, 2, 4, 8) if ceil_div(sixteens, parts) <= fragments or parts == 8 or parts * slices >= MOST_WARPS)
+    parts = next(parts for parts in (1, 2, 4, 8) if ceil_div(sixteens, parts) <= fragments or parts == 8 or parts * slices >= MAX_WARPS)
     return rows, columns, parts
 
 

@@ -238,12 +238,12 @@ def with_channels(mainloop: WarpgroupMainloop, k: int) -> WarpgroupMainloop:
     channels = round_up(ceil_div(k, ceil_div(k, tile.channels)), ROW_UNIT * sharers)
     stage = (tile.pixels + channels) * ROW_BYTES
     staging = mainloop.consumers * StagedRows(channels, 2).group_bytes
-    stages = min(MOST_STAGES, (SHARED_BYTES // mainloop.min_blocks_per_sm - staging - RESERVED_BYTES) // stage)
+    stages = min(MAX_STAGES, (SHARED_BYTES // mainloop.min_blocks_per_sm - staging - RESERVED_BYTES) // stage)
     changed = tile.model_copy(update={"channels": channels})
     return mainloop.model_copy(update={"tile": changed, "stages": max(2, stages)})
 
 
-ROW_BYTES, SHARED_BYTES, RESERVED_BYTES, MOST_STAGES = 128, 227 << 10, 1280, 8
+ROW_BYTES, SHARED_BYTES, RESERVED_BYTES, MAX_STAGES = 128, 227 << 10, 1280, 8
 """Bytes of a step of a pixel or a filter; shared memory of a multiprocessor, and what a block has beside its tiles; stages at most."""
 _UNROLLED = ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w")
 """Fields that instances fix whose threads have several channels: their loops over taps are unrolled. They fix the channels too, by
@@ -257,7 +257,7 @@ def _neighbours(mainloop: DirectMainloop, known: Mapping[str, int]) -> int | Non
     return next((vector for vector in (8, 4, 2) if vector <= mainloop.channels and known["c"] % vector == 0), None)
 
 
-MOST_GROUPED = 128
+MAX_GROUPED = 128
 """Channels of a group up to which neighbouring groups share instructions where they do not fill them."""
 
 
@@ -266,8 +266,8 @@ def _not_grouped(request: Conv2dRequest, known: Mapping[str, int]) -> str:
     inputs, outputs = (known[name] // known["groups"] for name in ("c", "k"))
     if known["groups"] == 1:
         return "it takes several groups"
-    if outputs % SLICE and (inputs != outputs or inputs > MOST_GROUPED):
-        return f"it takes groups of as many output as input channels, up to {MOST_GROUPED}, or of a multiple of {SLICE} output channels"
+    if outputs % SLICE and (inputs != outputs or inputs > MAX_GROUPED):
+        return f"it takes groups of as many output as input channels, up to {MAX_GROUPED}, or of a multiple of {SLICE} output channels"
     if inputs != outputs and inputs % 8:
         return "it takes a multiple of 8 input channels in a group"
     if known["c"] == known["groups"]:

@@ -28,7 +28,7 @@ ROW_LENGTHS = (32, 64, 128)
 """Bytes of a row in shared memory, which are the spans of swizzles."""
 MARGIN = 8
 """Pixels behind those of a tile that are copied too, where filter taps share them: a group of rows of a swizzle."""
-LARGEST_WALK, MAX_BOX = 1024, 256
+MAX_WALK, MAX_BOX = 1024, 256
 """Pixels that one copy walks along at most, and rows of a box."""
 
 
@@ -210,7 +210,7 @@ def tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reas
     share = cluster.share if cluster is not None else ""
     for name, extent, shared, most in (
         ("channels", tile.channels, parts if share == "filter" else 1, MAX_BOX),
-        ("pixels", tile.pixels, parts if share == "pixels" else 1, LARGEST_WALK if mainloop.activations != "rows" else MAX_BOX),
+        ("pixels", tile.pixels, parts if share == "pixels" else 1, MAX_WALK if mainloop.activations != "rows" else MAX_BOX),
     ):
         if extent % (8 * shared):
             yield Reason("cluster", f"mainloop.tile.{name}", str(extent), f"a multiple of {8 * shared}: 8 for each of {shared} blocks")

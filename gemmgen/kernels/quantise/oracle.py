@@ -14,7 +14,7 @@ from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.quantise.plan import BLOCK_COLUMNS, BLOCK_LINES, QuantisePlan, moved_bytes, packed_problem
 
 TINY, ZEROS = "the smallest numbers", "blocks of zeros"
-LARGEST_ANYWHERE = "an infinity and one largest number in each row"
+MAX_ANYWHERE = "an infinity and one largest number in each row"
 """A case of rows that are read in two parts, each of several vectors: in every row another vector has the largest finite number."""
 
 
@@ -53,7 +53,7 @@ def deep_cases(plan: QuantisePlan) -> list[Case]:
     if plan.spec.block != "row":
         return []
     rows = 2 * plan.held
-    return [Case(LARGEST_ANYWHERE, packed_problem(plan, (rows, rows * plan.threads * plan.lane_columns)), {}, "nonfinite")]
+    return [Case(MAX_ANYWHERE, packed_problem(plan, (rows, rows * plan.threads * plan.lane_columns)), {}, "nonfinite")]
 
 
 def counted_case(plan: QuantisePlan) -> Case:
@@ -74,7 +74,7 @@ def fill(plan: QuantisePlan, case: Case, name: str, shape: tuple[int, ...], rng:
             values[::2, BLOCK_COLUMNS:] = 0
         return values
     values = rng.integers(-4, 5, shape).astype(np.float64)
-    if case.name == LARGEST_ANYWHERE:
+    if case.name == MAX_ANYWHERE:
         rows, columns = np.arange(shape[0]), shape[1] // shape[0]  # of one vector of each thread
         values[rows, rows * columns + rng.integers(0, columns, shape[0])] = 100.0
         values[rows, (rows + 1) % shape[0] * columns + rng.integers(0, columns, shape[0])] = np.inf

@@ -27,11 +27,11 @@ SHORTEST_ROWS = {2: 12, 4: 10}
 have brought: 1442559 x 5 of float32 take 9.5 us, 13.9 through shared memory; 1100001 x 10 of halves 7.8 and 12.3."""
 MAX_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, for any alignment of rows."""
-FLAT_COLUMN_THREADS, MOST_SHORT_THREADS = 512, 704
+FLAT_COLUMN_THREADS, MAX_SHORT_THREADS = 512, 704
 SHORTLY_READ_BYTES = 40 << 20
 """Bytes of an array up to which one block for each SM reads few columns. 761984 x 7 of float32 take 10.5 us with one block and
 11.8 us with three, whose partial sums take longer to combine; 1115073 x 14 take 21.0 and 20.7 us. Its threads are as many, up to
-MOST_SHORT_THREADS, as have whole turns: 1150000 x 9 take 15.2 us with 640 threads and 7.7 turns, 16.0 with 512 and 9.9."""
+MAX_SHORT_THREADS, as have whole turns: 1150000 x 9 take 15.2 us with 640 threads and 7.7 turns, 16.0 with 512 and 9.9."""
 TILE_LANES = (8, 9)
 """Threads side by side of ``flat_tiles``: 128 bytes of a row and more, without a gap. More are as fast, but make fewer blocks."""
 WIDE_TILE_LANES = (16, 32)
@@ -41,7 +41,7 @@ SHARED_TILE_LANES = (12, 14, 16)
 """Lanes of tiles that several blocks share, so that fewer blocks combine their results."""
 TILE_GROUPS = (8, 16, 32, 64)
 """Rows that a block of ``flat_tiles`` may load from at the same time."""
-MOST_TILE_GROUPS = 32
+MAX_TILE_GROUPS = 32
 """Of them in a block that has a tile to itself: larger ones leave more of an SM idle (24 x 1012 x 375 of float32 11.8 us, 15.8 with 64)."""
 MIN_TURNS = 8
 """Rows of a thread of ``flat_tiles``, at least: groups that have fewer wait longer for one another than they load."""
@@ -55,7 +55,7 @@ MIN_TILE_ROWS = 128
 """Fewer leave each thread so few loads that those by which blocks and groups meet count as much."""
 MAX_TILE_STATE = 16
 """Bytes of a state of ``flat_tiles``: with more, its registers would be spilled."""
-MOST_ROW_THREADS, MOST_UNROLL = 1024, 8
+MAX_ROW_THREADS, MAX_UNROLL = 1024, 8
 """Threads of a row, and loads of each in flight, at most."""
 THREADS_OF_AXES, THREADS_OF_SM = 128, 1024
 """Threads that reduce several axes, 111 x 96 x 56 x 56 of halves 18.8 us, 19.9 with 256; and on an SM where several blocks share a result:
@@ -64,7 +64,7 @@ LANE_THREADS = 128
 """Threads of a block each of whose warps, or parts of a warp, has rows to itself."""
 SMALL_BYTES = 4 << 20
 """Tensors up to this are read in the time of a few loads: with vectors that rows begin at, however short, and by larger blocks."""
-MOST_LOADS = 32
+MAX_LOADS = 32
 """Loads of a thread up to which few threads share a row."""
 FEW_RESULTS = 8
 """Results to an SM below which a block for each is no larger than lets all run at the same time."""
@@ -85,7 +85,7 @@ NARROW_LANES, MEETING_BYTES_OF_COLUMNS = 16, 150 << 10
 """Threads side by side, 256 bytes of a row, where blocks with more would have to share results; and bytes that each SM could read while
 blocks of tiles meet. 493 rows of 18300 of float32 take 11.0 us by one block for each such tile, 15.7 by two, 16.7 by seven for each of
 those of 32 threads."""
-LEAST_RAGGED = 32
+MIN_RAGGED = 32
 """Vectors of a row from which on the last may be a part of one."""
 MAX_REPEATED = 256
 """Places that one thread stores a result for."""
@@ -240,7 +240,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     vector = min(vector, power_of_two(max(1, inner.extent) + 1) // 2)
     promised = widest(vector, (alignment // size, *(axis.stride for axis in (*kept, *reduced[:-1]))))
     all_bytes = results * count * size
-    if promised * size >= 4 and all_bytes <= SMALL_BYTES and ceil_div(inner.extent, promised) <= 2 * WARP_THREADS * MOST_UNROLL:
+    if promised * size >= 4 and all_bytes <= SMALL_BYTES and ceil_div(inner.extent, promised) <= 2 * WARP_THREADS * MAX_UNROLL:
         vector = promised
     units = math.prod(axis.extent for axis in reduced[:-1]) * ceil_div(inner.extent, vector)
     numbered = types.has_index or types.state == "moments"
@@ -257,7 +257,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         if one_axis and units <= 8 * threads:  # all of a row at the same time
             unroll = min(power_of_two(ceil_div(units, threads)), STATE_REGISTERS // vector)
         elif many and not one_axis and units > LOADS * threads:
-            unroll = MOST_UNROLL
+            unroll = MAX_UNROLL
         most, slots = units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0)
         if not one_axis:
             slots = multiprocessors * (THREADS_OF_SM // threads)
@@ -293,17 +293,17 @@ def _shortest_rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Ari
 def _in_one_turn(units: int, results: int, size: int, types: Arithmetic) -> tuple[int, int] | None:
     """Threads that share a row, and loads of each in flight, where as many threads as load all of a row at the same time are faster: few
     of them idle, or all rows at work at the same time. None for other lengths, and for operations with more arithmetic."""
-    threads = next((one for one in (64, 128, 256, 512) if units <= one * MOST_UNROLL), None)
+    threads = next((one for one in (64, 128, 256, 512) if units <= one * MAX_UNROLL), None)
     if types.has_index or types.state == "logsumexp" or threads is None:
         return None
     if types.state == "moments":
-        return (128, MOST_UNROLL) if threads == 256 and results < ONE_WAVE // 2 else None
+        return (128, MAX_UNROLL) if threads == 256 and results < ONE_WAVE // 2 else None
     together = results <= ONE_WAVE and threads < 256
     part = LONG_FULL_TURN if threads > 128 else FULL_TURN_OF_WORDS if size >= 4 else FULL_TURN
-    full = units >= part * threads * MOST_UNROLL
+    full = units >= part * threads * MAX_UNROLL
     if threads == 64:
-        return (threads, MOST_UNROLL) if together and FEW_UNITS[0] < units <= FEW_UNITS[1] else None
-    return (threads, MOST_UNROLL) if full or together else None
+        return (threads, MAX_UNROLL) if together and FEW_UNITS[0] < units <= FEW_UNITS[1] else None
+    return (threads, MAX_UNROLL) if full or together else None
 
 
 def _division(units: int, results: int, load_bytes: int, types: Arithmetic, multiprocessors: int) -> tuple[int, int] | None:
@@ -311,12 +311,12 @@ def _division(units: int, results: int, load_bytes: int, types: Arithmetic, mult
     as possible, where enough is in flight to keep the memory busy. None where several blocks have to share a row for that."""
     busy = BUSY_BYTES_PER_SM // 2 if types.state == "logsumexp" else BUSY_BYTES_PER_SM  # arithmetic takes half of the time
     wanted = ceil_div(busy * multiprocessors, load_bytes * max(results, 1))
-    if min(units, wanted) > MOST_ROW_THREADS * MOST_UNROLL:
+    if min(units, wanted) > MAX_ROW_THREADS * MAX_UNROLL:
         return None
-    wanted = min(power_of_two(units), wanted if load_bytes == VECTOR_BYTES else WARP_THREADS * MOST_UNROLL)
+    wanted = min(power_of_two(units), wanted if load_bytes == VECTOR_BYTES else WARP_THREADS * MAX_UNROLL)
     few = results < FEW_RESULTS * multiprocessors
     most = power_of_two(ceil_div(RESIDENT_THREADS * multiprocessors, max(results, 1))) if few else THREADS * 2
-    least = min(THREADS * 2, power_of_two(ceil_div(units, MOST_LOADS)))
+    least = min(THREADS * 2, power_of_two(ceil_div(units, MAX_LOADS)))
     divisions: list[tuple[int, bool, int, int]] = []
     for sharing in (4, 8, 16, 32, 64, 128, 256, 512, 1024):
         for unroll in (8, 4, 2, 1):
@@ -349,7 +349,7 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
         columns_walk = _flat_tiles(kept, reduced, types, vector, full, multiprocessors)
         if columns_walk is not None:
             return columns_walk
-    ragged = anywhere > vector and inner.extent >= LEAST_RAGGED * anywhere
+    ragged = anywhere > vector and inner.extent >= MIN_RAGGED * anywhere
     vector = _within_registers(anywhere if ragged else vector, types)
     vectors = ceil_div(max(inner.extent, 1), vector)
     threads = LANE_THREADS if count == 1 else THREADS
@@ -373,7 +373,7 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
 
     parts = sharers(threads)
     if parts > 1 and lanes > NARROW_LANES and vector * size == VECTOR_BYTES:
-        lanes, unroll = NARROW_LANES, min(MOST_UNROLL, power_of_two(ceil_div(count * NARROW_LANES, threads)))
+        lanes, unroll = NARROW_LANES, min(MAX_UNROLL, power_of_two(ceil_div(count * NARROW_LANES, threads)))
         tiles = outer * ceil_div(vectors, lanes)
         in_flight = tiles * threads * unroll * VECTOR_BYTES
         busy = BUSY_BYTES_PER_SM * multiprocessors
@@ -417,7 +417,7 @@ def _flat_columns(
             active = threads // period * period
             busy = round(20 * active / threads) / 20
             turns = rows * columns / (active * vector * LOADS * multiprocessors)
-            whole = round(20 * turns / math.ceil(turns)) if one_turn and FLAT_COLUMN_THREADS <= threads <= MOST_SHORT_THREADS else 0
+            whole = round(20 * turns / math.ceil(turns)) if one_turn and FLAT_COLUMN_THREADS <= threads <= MAX_SHORT_THREADS else 0
             choices.append((busy * vector, whole, -abs(threads - FLAT_COLUMN_THREADS), threads, vector))
     if not choices:
         return None
@@ -463,7 +463,7 @@ def _flat_tiles(
     elif narrow * TILE_GROUPS[-1] < wanted // 2:
         pairs = [(lanes, groups) for groups in reversed(TILE_GROUPS) for lanes in SHARED_TILE_LANES]
     else:
-        most = min(max(TILE_GROUPS[0], rows // MIN_TURNS), MOST_TILE_GROUPS)
+        most = min(max(TILE_GROUPS[0], rows // MIN_TURNS), MAX_TILE_GROUPS)
         pairs = [(lanes, groups) for groups in TILE_GROUPS if groups <= most for lanes in TILE_LANES]
 
     def rank(pair: tuple[int, int]) -> tuple[int, int, int]:
@@ -480,7 +480,7 @@ def _flat_tiles(
     if _meeting_pays(outer * rows * columns * size, in_flight, multiprocessors):
         slots = multiprocessors * resident_blocks("flat_tiles", threads, size, types.state_bytes)
         parts = max(1, min(rows // (2 * groups * LOADS), slots // tiles(lanes)))
-    elif in_flight < BUSY_BYTES_PER_SM * multiprocessors and types.state_registers == 1 and rows >= groups * MOST_UNROLL:
-        unroll = MOST_UNROLL  # 23 x 913 x 401 of halves take 7.6 us, 8.8 with four loads at the same time
+    elif in_flight < BUSY_BYTES_PER_SM * multiprocessors and types.state_registers == 1 and rows >= groups * MAX_UNROLL:
+        unroll = MAX_UNROLL  # 23 x 913 x 401 of halves take 7.6 us, 8.8 with four loads at the same time
     strategy = _checked(FlatTiles, "flat_tiles", threads=threads, vector=vector, unroll=unroll, kept=len(kept), reduced=1, lanes=lanes)
     return Traversal(strategy, 1, parts, kept, reduced)

@@ -42,7 +42,7 @@ RESULTS = {
     "f64": ("f64",),
 }
 """Types of results by the type of the factors."""
-MOST_PRODUCTS = 65535
+MAX_PRODUCTS = 65535
 Letters = Literal["nn", "nt", "tn", "tt"]
 
 
@@ -235,8 +235,8 @@ def _matrices(name: str, given: object, count: int) -> list[tuple[Any, ArrayView
 
 def _of_lists(a: Any, b: Any, out: Any, alpha: Any, beta: Any, output: str | None, stream: Stream | None) -> list[Any]:
     count = len(a)
-    if not 0 < count <= MOST_PRODUCTS:
-        raise LaunchError(f"pointer_matmul: a has {count} matrices, need from 1 to {MOST_PRODUCTS}")
+    if not 0 < count <= MAX_PRODUCTS:
+        raise LaunchError(f"pointer_matmul: a has {count} matrices, need from 1 to {MAX_PRODUCTS}")
     left, right = _matrices("a", a, count), _matrices("b", b, count)
     kind = left[0][2].type
     if kind not in FACTORS or right[0][2].type != kind:
@@ -403,8 +403,8 @@ def _of_addresses(
     views = [view_of(one, name, None) for name, one in zip(("a", "b", "out", "sizes"), (*addresses, sizes), strict=True)]
     count = views[0].shape[0] if len(views[0].shape) == 1 else 0
     for name, view in zip(("a", "b", "out"), views, strict=False):
-        if view.type != "s64" or view.shape != (count,) or not 0 < count <= MOST_PRODUCTS:
-            need = f"int64 addresses, as many as those of a, from 1 to {MOST_PRODUCTS}"
+        if view.type != "s64" or view.shape != (count,) or not 0 < count <= MAX_PRODUCTS:
+            need = f"int64 addresses, as many as those of a, from 1 to {MAX_PRODUCTS}"
             raise LaunchError(f"pointer_matmul: {name} is {view.type} of shape {view.shape}, need {need}")
     if views[3].type != "s32" or views[3].shape != (count, len(SIZES)):
         need = f"int32 of shape {(count, len(SIZES))}: {', '.join(SIZES)}"

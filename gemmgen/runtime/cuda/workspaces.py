@@ -26,7 +26,7 @@ from gemmgen.runtime.cuda.driver import (
 MAX_WORKSPACES = 64
 """Workspaces of one device; the oldest is freed for a new one beyond that."""
 GRANULARITY = 1 << 16
-GRAPH_CHUNK, LARGEST_PART, MAX_CHUNKS = 1 << 20, 1 << 16, 32
+GRAPH_CHUNK, MAX_PART, MAX_CHUNKS = 1 << 20, 1 << 16, 32
 """Memory for the workspaces of captured sequences that is allocated at a time, what one of them gets of it at most, and such allocations
 of a device at most. It is never freed: nothing tells when a graph is gone."""
 PART_ALIGNMENT = 256
@@ -141,7 +141,7 @@ class Workspaces:
         """The address of ``size`` bytes of zeros for a sequence that is being captured, which leaves its own zeros as it found them. None
         for large workspaces, and when there are too many."""
         size = -(-size // PART_ALIGNMENT) * PART_ALIGNMENT
-        if size > LARGEST_PART:
+        if size > MAX_PART:
             return None
         with self._lock:
             if self._end - self._place < size:

@@ -12,7 +12,7 @@ import gemmgen
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.gemm.explain import explain
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.remainders.scheme import LARGEST_K, SCHEMES, stride_bits
+from gemmgen.kernels.gemm.remainders.scheme import MAX_K, SCHEMES, stride_bits
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_source
 from gemmgen.verification.oracle import oracle_of
@@ -86,7 +86,7 @@ def test_moduli(name: str) -> None:
         weight = sum(map(int, modulus.weights))
         assert [weight % number for number in scheme.numbers] == [int(number == modulus.number) for number in scheme.numbers]
         assert modulus.factor < 1 << 32
-        assert modulus.bias >= LARGEST_K << 14 or modulus.bias > (1 << 30) - 256 >= LARGEST_K << 14
+        assert modulus.bias >= MAX_K << 14 or modulus.bias > (1 << 30) - 256 >= MAX_K << 14
     for parts in zip(scheme.product_parts, *(modulus.weights for modulus in scheme.moduli), strict=True):
         unit = math.gcd(*map(int, parts))
         assert sum(map(int, parts)) // unit * 255 < 1 << 53 or max(map(int, parts)) // unit < 1 << 41

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.remainders.plan import RemaindersPlan
-from gemmgen.kernels.gemm.remainders.scheme import LARGEST_K, RANGE
+from gemmgen.kernels.gemm.remainders.scheme import MAX_K, RANGE
 from gemmgen.kernels.gemm.tensor_cores.explain import Wording
 from gemmgen.kernels.gemm.wgmma import explain as wgmma
 from gemmgen.kernels.gemm.wording import Lines
@@ -28,5 +28,5 @@ def _remainders(plan: RemaindersPlan) -> Lines:
         ("products", f"{scheme.count} of remainders in 8 bits, and one of magnitudes cut to 7 bits, which bounds |A||B| from below"),
         ("result", "the integer that the remainders determine, exact, without its scales"),
         ("error", error),
-        ("largest k", f"{LARGEST_K:,}"),
+        ("largest k", f"{MAX_K:,}"),
     )

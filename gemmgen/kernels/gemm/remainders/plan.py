@@ -14,7 +14,7 @@ from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.remainders.scheme import (
     JOIN_THREADS,
     JOIN_TILE,
-    LARGEST_K,
+    MAX_K,
     PITCH_BYTES,
     SPLIT_THREADS,
     RemainderOperand,
@@ -99,7 +99,7 @@ class RemaindersPlan(WgmmaPlan):
 
     @property
     def largest_depth(self) -> int | None:
-        return LARGEST_K
+        return MAX_K
 
     def additions(self, k: int) -> tuple[str, int]:
         return f"remainders of {self.scheme.count} moduli", 0
@@ -205,7 +205,7 @@ def _sequence(
     inner: WgmmaPlan,
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
-    problem = gemm_problem(spec, outline.matrices, (), LARGEST_K, MAX_INT)
+    problem = gemm_problem(spec, outline.matrices, (), MAX_K, MAX_INT)
     size = parts_bytes(parts)
     workspace = workspace_argument("u8", size, 1, "scales, then planes of remainders of A, of B and of their product")
     staging = inner.loop.staging

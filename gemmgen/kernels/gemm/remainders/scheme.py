@@ -40,7 +40,7 @@ JOIN_THREADS = 256
 REPAIR_K = 16
 PITCH_BYTES = 32
 """Alignment of each row of a plane: a sector of the L2."""
-LARGEST_K = 65535
+MAX_K = 65535
 """Largest k, for which sums of k products of two bytes have a magnitude below 2^30."""
 PART_BITS = 40
 """Bits per part of a weight: sums of 16 products of a part and 256 plus a remainder are exact in float64."""

@@ -20,7 +20,7 @@ from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
 
 _WORDS = {2: np.uint16, 4: np.uint32}
 _CODES = {"f16": "f16", "bf16": "bf16", "f32": "tf32"}
-_LEAST_EXPONENT = -250
+_MIN_EXPONENT = -250
 _BIAS = 127
 
 
@@ -98,7 +98,7 @@ class PlanesOverField:
         total = residues.canonical(total).reshape(total.shape)
         rows, columns = (self._exponents(operand, workspace).astype(np.int64) for operand in self.planes.operands)
         if scheme.scaled:
-            exponents = np.maximum(-(np.where(rows == MARKED, 0, rows)[:, None] + np.where(columns == MARKED, 0, columns)), _LEAST_EXPONENT)
+            exponents = np.maximum(-(np.where(rows == MARKED, 0, rows)[:, None] + np.where(columns == MARKED, 0, columns)), _MIN_EXPONENT)
             half = exponents >> 1
             for part in (half, exponents - half):
                 power = residues.canonical(((part + _BIAS) << 23).astype(np.uint32))

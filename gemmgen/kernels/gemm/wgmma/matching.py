@@ -13,7 +13,7 @@ from gemmgen.kernels.gemm.wgmma.loop import MOVING_REGISTERS
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYTES, WARPGROUP
 from gemmgen.kernels.requests import MAX_ALIGNMENT, Fit
 
-REGISTERS_OF_AN_SM, MOST_REGISTERS = 65536, 255
+REGISTERS_OF_AN_SM, MAX_REGISTERS = 65536, 255
 """Registers of an SM of sm_90a, and the most of a thread."""
 INVARIANT_PROMOTION = 256
 """Values of k after which sums of 8-bit floats leave the tensor core where rows must not depend on their number: the deepest tile."""
@@ -74,7 +74,7 @@ def _product_sets(mainloop: WgmmaMainloop) -> int:
     blocks = tile.m // BLOCK_ROWS // (consumers if mainloop.schedule == "cooperative" else 1)
     # Two blocks of 64 x 64 on an SM would take 124 of 128 registers: 64 x 7168 x 2048 takes 6.7 us by them, 6.4 with one set.
     spare = 8 if mainloop.min_blocks_per_sm > 1 else 0
-    return 2 if blocks * 3 * tile.n // 2 + OTHER_REGISTERS + spare <= min(MOST_REGISTERS, registers) else 1
+    return 2 if blocks * 3 * tile.n // 2 + OTHER_REGISTERS + spare <= min(MAX_REGISTERS, registers) else 1
 
 
 def _reads_matrices(request: GemmRequest) -> bool:

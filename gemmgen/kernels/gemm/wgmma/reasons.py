@@ -27,7 +27,7 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 DEFAULT_PROMOTION = 128
 """Values of k after which sums of 8-bit floats leave the tensor core, if the spec leaves it open: the field's habit."""
-LEAST_PART = 0.75
+MIN_PART = 0.75
 """Part of the columns that a stage holds, at least, that a tile has where rows of 128 bytes run along n."""
 MAX_BOX = 256
 MAX_INSTRUCTION = 256
@@ -110,7 +110,7 @@ def shape_reasons(
         unit = 8 if along_k else SPAN_BYTES // element_bytes
         # Along n, instructions may read a part of a tile's last rows of 128 bytes: the rest is copied nevertheless.
         parts = field == "n" and blocks == 1 and not (along_k or spec.dual or computes_f32(spec))
-        if extent % (unit * blocks) and not (parts and extent % 8 == 0 and held_part(extent, unit) >= LEAST_PART):
+        if extent % (unit * blocks) and not (parts and extent % 8 == 0 and held_part(extent, unit) >= MIN_PART):
             shared = f" for each of {blocks} blocks that share it" if blocks > 1 else ""
             need = f"a multiple of {unit * blocks}: {unit} {'rows' if along_k else 'columns'} of a tile of {matrix.name}{shared}"
             yield Reason("tile", f"mainloop.tile.{field}", str(extent), need)

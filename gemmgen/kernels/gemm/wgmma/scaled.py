@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BLOCK_K = 128
 """Values of k that share a scale: those of one promotion."""
-MOST_BLOCKS = 2
+MAX_BLOCKS = 2
 """Blocks of k of a stage, at most."""
 
 SCALE_TYPES = ("f32", "ue8m0")
@@ -131,9 +131,9 @@ def scaled_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Reason]:
         if block.layout == "tiles_128x4":
             yield Reason("scales", f"{field}.layout", block.layout, "k_major or mn_major for strategy: wgmma")
     blocks, rest = divmod(mainloop.tile.k, BLOCK_K)
-    if spec.scales.given and (rest or blocks > MOST_BLOCKS or promoted_depth(spec, mainloop) != mainloop.tile.k):
+    if spec.scales.given and (rest or blocks > MAX_BLOCKS or promoted_depth(spec, mainloop) != mainloop.tile.k):
         got = f"tile.k: {mainloop.tile.k}, promote_every: {mainloop.promote_every}"
-        yield Reason("scales", "mainloop", got, f"tile.k: {BLOCK_K} or {MOST_BLOCKS * BLOCK_K} and promote_every: auto with block scales")
+        yield Reason("scales", "mainloop", got, f"tile.k: {BLOCK_K} or {MAX_BLOCKS * BLOCK_K} and promote_every: auto with block scales")
     elif spec.scales.given and blocks > 1 and (mainloop.product_sets != blocks or spec.grouping.gathered or spec.grouping.depth == "steps"):
         got = f"{mainloop.tile.k} with product_sets: {mainloop.product_sets}"
         need = f"{BLOCK_K}, or product_sets: {blocks}, a set for each block of k, and neither gathered rows nor groups along k"

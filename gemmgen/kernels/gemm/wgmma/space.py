@@ -38,7 +38,7 @@ from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS
 from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.point_model import Extents, Shapes, point_model, traits_of
-from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LEAST_PART, MAX_BOX, held_part
+from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, MAX_BOX, MIN_PART, held_part
 from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, column_scales, staged_bytes
 from gemmgen.kernels.launch import CLUSTERED
 from gemmgen.kernels.math.warpgroup import (
@@ -409,7 +409,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             legal &= tile_n * size % (2 * MAX_ALIGNMENT) == 0
         for along_k, extent, blocks in ((storage.a_along_k, tile_m, cluster_n), (storage.b_along_k, tile_n, cluster_m)):
             unit = 8 if along_k else SPAN_BYTES // size
-            parts = (extent is tile_n) & (not along_k) & (blocks == 1) & (held_part(extent, unit) >= LEAST_PART)
+            parts = (extent is tile_n) & (not along_k) & (blocks == 1) & (held_part(extent, unit) >= MIN_PART)
             legal &= (extent % (unit * blocks) == 0) | parts
             legal &= (extent / blocks if along_k else tile_k) <= MAX_BOX
         if storage.joined:
