@@ -38,6 +38,8 @@ class Control:
         self.state = state
         self.everyone = np.arange(binder.geometry.lanes)
         self.sites: list[tuple[Instruction, Callable[[Lanes], None] | None]] = []
+        self._site_of: dict[int, int] = {}
+        """Places in ``sites`` by the barriers' identities."""
 
     def terminator(self, block: BasicBlock) -> Terminator:
         """The closure that ends a basic block."""
@@ -183,8 +185,11 @@ class Control:
             count is None or (isinstance(operands[1], Integer) and operands[1].value == geometry.threads)
         )
         combine = self._reduction(inst, reduction, result_operand, predicate_operand)
-        site = len(self.sites)
-        self.sites.append((inst, combine))
+        site = self._site_of.setdefault(id(inst), len(self.sites))
+        if site == len(self.sites):
+            self.sites.append((inst, combine))
+        else:  # bound anew while lanes may wait at it
+            self.sites[site] = inst, combine
         arrives = inst.has("arrive")
 
         def run(lanes: Lanes | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemmgen.emulator import launch, native, native_runs
+from gemmgen.emulator import RandomWarps, launch, machine, native, native_runs, schedule
 from tests.emulator.test_native import HEAD, needs_compiler
 
 THREADS = 2048
@@ -283,3 +283,33 @@ def test_runs_compute_the_bits_of_handlers(name: str, monkeypatch: pytest.Monkey
         if not np.array_equal(fast[:, size * i : size * i + size], slow[:, size * i : size * i + size])
     ]
     assert not wrong
+
+
+BARRIERS = """
+.visible .entry kernel(.param .u64 kernel_out)
+{
+  .reg .b32 %r<10>; .reg .b64 %rd<4>; .reg .pred %p<2>;
+  ld.param.u64 %rd1, [kernel_out];
+  mov.u32 %r1, %tid.x; mov.u32 %r2, 0; mov.u32 %r3, 0;
+again:
+  add.u32 %r3, %r3, %r1; xor.b32 %r4, %r3, %r2; add.u32 %r3, %r3, %r4; shr.u32 %r3, %r3, 1;
+  bar.sync 0;
+  add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 40; @%p1 bra again;
+  mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r3;
+  ret;
+}
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(4))
+def test_lanes_wait_at_barriers_of_blocks_that_are_compiled(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A basic block is compiled, and bound anew, while a part of a warp's lanes waits at the barrier behind it."""
+    out, expected = np.zeros((2, 64), np.uint32)
+    launch(HEAD + BARRIERS, grid=1, block=64, args=[expected])
+    monkeypatch.setattr(machine, "_STEPS_BETWEEN_NOTES", 1)
+    monkeypatch.setattr(schedule, "_PARTED", 0.9)
+    for enough in range(1000, 10_000, 3000):
+        monkeypatch.setattr(native_runs, "ENOUGH_WORK", enough)
+        launch(f"{HEAD}{BARRIERS}// {seed}, {enough}\n", grid=1, block=64, args=[out], schedule=RandomWarps(seed), hazards=True)
+        assert np.array_equal(out, expected)
