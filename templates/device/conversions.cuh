@@ -31,7 +31,8 @@ __device__ __forceinline__ unsigned short float_to_bf16(float value)
     return bits;
 }
 
-// A double as a float: exactly, or as the neighbour with an odd last bit. Rounded again, to a half, that gives what the double does.
+// A double as a float: exactly, or as the neighbour with an odd last bit.
+// Rounded again, to a half, that gives what the double does.
 __device__ __forceinline__ float double_to_odd_float(double value)
 {
     const float shorter = __double2float_rz(value);

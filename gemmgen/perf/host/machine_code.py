@@ -21,8 +21,8 @@ _FMA = re.compile(r"vfn?m(add|sub)\w*(ps|ss)\b")
 _REGISTER = re.compile(r"%([xyz])mm(\d+)")
 _MEMORY = re.compile(r"\(%\w+")
 _LANES = {"x": 4, "y": 8, "z": 16}
-_FEW_ROWS = ("multiply_unpacked", "multiply_few", "multiply_by_dots", "multiply_lines", "multiply_transposed_lines")
-"""Name of the function that multiplies few rows (templates/cpu_gemm/few.c.j2)."""
+_FEW_ROWS = ("multiply_unpacked", "multiply_few", "multiply_by_", "multiply_short", "multiply_lines", "multiply_transposed_lines")
+"""Beginnings of the names of functions that multiply few rows or columns (templates/cpu_gemm/few.c.j2)."""
 NEAR_THE_DENSEST = 0.75
 
 
