@@ -145,7 +145,7 @@ candidate(const float* __restrict__ x, const float* __restrict__ z, float* __res
         }
     }
 }"""
-    split = """__device__ float sums[65536]; __device__ unsigned arrived[65536];
+    split = """__device__ float sums[131072]; __device__ unsigned arrived[131072];
 extern "C" __global__ void candidate(const float* A, const float* B, float* C, int m, int n, int k) {
     int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= m * n) return;
     int row = i / n, column = i % n, part = (k + 3) / 4; float sum = 0.0f;
