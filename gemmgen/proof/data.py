@@ -167,7 +167,7 @@ class TileProduct:
     c: Sequence[Data]
     k: int
     type: str
-    """Of the elements of A and B."""
+    """The type of the elements of A and B."""
     element_bytes: int
     path: tuple[Condition, ...]
     """Conditions under which the warp carries it out."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemmgen.emulator import Device, DeviceLaunch, OutOfBounds, launch, native, native_threads
+from gemmgen.emulator import Device, DeviceLaunch, OutOfBounds, launch, native_threads
 from gemmgen.emulator.hazards import HazardError, report
 from gemmgen.emulator.memory import GLOBAL_BASE
 from gemmgen.sanitizer.findings import code_of
+from tests.emulator.test_native import needs_compiler
 
-needs_compiler = pytest.mark.skipif(not native.is_possible(), reason="needs a C compiler")
 KERNEL = """.version 8.0
 .target sm_80
 .address_size 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 from gemmgen.emulator import launch, residue_loops, residue_products, residues
 from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.residue_words import Words
+from tests.emulator.test_native import needs_compiler
 
-COMPILERS = ("cc", "gcc", "clang", "g++")
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="a C compiler builds the loops")
 RNG = np.random.default_rng(5)
 WORDS = RNG.integers(0, 1 << 32, 4000, dtype=np.uint64).astype(np.uint32)
 WORDS[:200] &= np.uint32(0xFFFF0000)

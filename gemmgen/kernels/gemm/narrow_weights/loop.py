@@ -400,6 +400,11 @@ def common_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowW
         )
     if spec.batch != "none":
         yield Reason("batch", "batch", spec.batch, "none for narrow weights")
+    if mainloop.method != "warpgroups" and mainloop.persistent_blocks:
+        got = str(mainloop.persistent_blocks)
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 but for method: warpgroups")
+    if mainloop.method != "warpgroups" and mainloop.sharers > 1:
+        yield Reason("sharers", "mainloop.sharers", str(mainloop.sharers), "1 but for method: warpgroups")
     if spec.amax != "none" or spec.store != "direct":
         yield Reason("store", "store", f"{spec.store}, amax {spec.amax}", "store: direct and amax: none for narrow weights")
     if mainloop.group != "column" and spec.multiple_of.k % mainloop.group:
@@ -447,11 +452,6 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
         got = f"{warp.m} x {warp.n} of {block.m} x {block.n}"
         need = f"a warp tile of multiples of {BLOCK_ROWS} x {PANEL}, the columns of a panel, that divides the threadblock's"
         yield Reason("warp_tile", "mainloop.tile.warp", got, need)
-    if mainloop.persistent_blocks:
-        got = str(mainloop.persistent_blocks)
-        yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 but for method: warpgroups")
-    if mainloop.sharers > 1:
-        yield Reason("sharers", "mainloop.sharers", str(mainloop.sharers), "1 but for method: warpgroups")
     if spec.constant:
         yield Reason("constant", "constant", ", ".join(spec.constant), "[] but for method: streams")
     depth = 64 if mainloop.group == "column" else max(64, mainloop.group)

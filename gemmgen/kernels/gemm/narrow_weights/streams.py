@@ -264,11 +264,6 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if not isinstance(spec.decomposition, DataParallel | SplitKCluster):
         need = "data_parallel or split_k_cluster for streams"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
-    if mainloop.sharers > 1:
-        yield Reason("sharers", "mainloop.sharers", str(mainloop.sharers), "1 but for method: warpgroups")
-    if mainloop.persistent_blocks:
-        got = str(mainloop.persistent_blocks)
-        yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 but for method: warpgroups")
     if "a" in spec.constant:
         yield Reason("constant", "constant", ", ".join(spec.constant), "[b] for streams, whose weights are copied before the wait")
     if spec.alignment.c < 2:

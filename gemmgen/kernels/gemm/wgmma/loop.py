@@ -11,7 +11,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels.epilogue.operations import Operand, Operation
 from gemmgen.kernels.epilogue.products import plan_epilogue
-from gemmgen.kernels.epilogue.steps import Step, Store
+from gemmgen.kernels.epilogue.steps import Access, Step, Store
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, SplitKCluster, WgmmaMainloop
@@ -188,6 +188,12 @@ def staged_operand(epilogue: Sequence[Operation], stored: str) -> Operand | None
     """The epilogue's only matrix of C's shape that has C's type or float32, which stages may bring; ``stored``: C's type."""
     operands = [operand for operation in epilogue for operand in operation.operands() if operand.like_output]
     return operands[0] if len(operands) == 1 and operands[0].stored in (None, stored, "f32") else None
+
+
+def operand_in_stages(loop: WarpgroupLoop, epilogue: Sequence[Step]) -> Access | None:
+    """The operand of the epilogue that stages bring; None if they bring none."""
+    operands = (access for step in epilogue for access in step.accesses if access.operand.like_output)
+    return next(operands, None) if loop.operand_boxes else None
 
 
 def _operand_boxes(spec: GemmSpec, loop: WarpgroupLoop) -> int:

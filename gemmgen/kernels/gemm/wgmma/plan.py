@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.epilogue.steps import Access, Step, Store
+from gemmgen.kernels.epilogue.steps import Access, Store
 from gemmgen.kernels.gemm.launch_costs import TRANSPOSED_TOGETHER, finishing_pace
 from gemmgen.kernels.gemm.plan import EpilogueVector, Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
@@ -20,7 +20,7 @@ from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan, tensor_numbers
 from gemmgen.kernels.gemm.tensor_cores.reasons import COPY_ALIGNMENT
 from gemmgen.kernels.gemm.tensor_cores.sparse import sparse_product
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
-from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs, vector_bytes, warpgroup_loop, warpgroup_regions
+from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs, operand_in_stages, vector_bytes, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.wgmma.reasons import constant_reasons, stored_reasons
 from gemmgen.kernels.gemm.wgmma.scaled import StagedScales, scaled_product, scaled_reasons, staged_scales
 from gemmgen.kernels.gemm.wgmma.sequence import wgmma_sequence
@@ -132,7 +132,7 @@ class WgmmaPlan(TensorPlan):
     @property
     def operand_in_stages(self) -> Access | None:
         """The operand of the epilogue that stages bring."""
-        return _operand_in_stages(self.loop, self.epilogue)
+        return operand_in_stages(self.loop, self.epilogue)
 
     @property
     def collected_outputs(self) -> tuple[Store, ...]:
@@ -247,7 +247,7 @@ def plan(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Architecture) ->
     )
     epilogue = outline.epilogue()
     assert loop is not None
-    if operand := _operand_in_stages(loop, epilogue):
+    if operand := operand_in_stages(loop, epilogue):
         epilogue = tuple(replace(step, accesses=_aligned(step.accesses, operand)) for step in epilogue)
     name = outline.name("gemm", name_parts(spec, mainloop))
     grid, copied = grid_of(loop), copy_plan(name, mainloop, outline.matrices)
@@ -259,11 +259,6 @@ def plan(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Architecture) ->
         loop=loop,
         copied=copied,
     )
-
-
-def _operand_in_stages(loop: WarpgroupLoop, epilogue: Sequence[Step]) -> Access | None:
-    found = [access for step in epilogue for access in step.accesses if access.operand.like_output] if loop.operand_boxes else []
-    return found[0] if found else None
 
 
 def _aligned(accesses: Sequence[Access], operand: Access) -> tuple[Access, ...]:

@@ -21,7 +21,7 @@ from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, SWIZZLES, counting_arguments, matrix_map
 from gemmgen.kernels.gemm.wgmma.copied import COPY_THREADS, CopyPlan
-from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs
+from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs, operand_in_stages
 from gemmgen.kernels.gemm.wgmma.sparse import metadata_matrix
 from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.kernels.math.warpgroup import SPAN_BYTES, TICKET_BYTES, WarpgroupLoop, WarpgroupOperand
@@ -67,7 +67,8 @@ def wgmma_sequence(
         main = [*factors, *map_c, *(result if problem.betas or spec.batch == "grouped" else problem.epilogue)]
         residuals = [matrix for step in epilogue for matrix in step.matrices if loop.residual]
         outputs = [store.argument for store in boxed_outputs(spec, loop, epilogue)]
-        staged = [access.argument for step in epilogue for access in step.accesses if access.operand.like_output and loop.operand_boxes]
+        operand = operand_in_stages(loop, epilogue)
+        staged = [operand.argument] if operand is not None else []
         boxes = {one.name: (SPAN_BYTES // one.element_bytes, loop.tile_m) for one in staged if isinstance(one, Matrix)}
         for matrix in (*residuals, *(one for one in (*staged, *outputs) if isinstance(one, Matrix))):
             maps.append(matrix_map(matrix, boxes.get(matrix.name, loop.staging.box)))
