@@ -7,8 +7,8 @@ within W elements along each axis, any element of a box tells u; the tile's numb
 - a quotient and a remainder by a number that is known tell the dividend,
 - a term of known numbers is known.
 
-A persistent block stores the tiles T = b, b + G, b + 2 G, ... of a grid of G blocks, which no other block or turn has. The state of the
-ring (``gemmgen.proof.rings``) shows that a turn stores no box twice, and different boxes of one tile are compared.
+A persistent block stores the tiles T = b, b + G, b + 2 G, ... of a grid of G blocks, which no other block or iteration has. The
+state of the ring (``gemmgen.proof.rings``) shows that an iteration stores no box twice, and different boxes of one tile are compared.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def tiles(sends: Collection[Sent], steps: Sequence[Step], in_range: Callable[[St
 
 
 def _name_tiles(sends: Collection[Sent], counter: Expression, known: Knowledge, convert: Convert) -> str:
-    """Lets the block's index along x mean the number of a tile, which is below the limit of its loop in every turn."""
+    """Lets the block's index along x mean the number of a tile, which is below the limit of its loop in every iteration."""
     limit = convert(counter.arguments[2])
     if limit is None or limit.base:
         return "the number of tiles has no formula"

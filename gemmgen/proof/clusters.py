@@ -36,10 +36,10 @@ from gemmgen.proof.rings import (
     GRID,
     INDEX,
     PROPERTIES,
+    Iteration,
     Ring,
     Sent,
     State,
-    Turn,
     one_shared_array,
     product_registers,
     uses_rings,
@@ -160,7 +160,7 @@ class ClusterRunner(Runner):
     def _named(
         self, roles: tuple[Role, ...], facts: Facts, comparison: Expression, together: Sequence[int]
     ) -> tuple[tuple[Role, ...], Facts, Expression | None, bool, Content | None]:
-        if self.decides(comparison) is False:  # no turn follows
+        if self.decides(comparison) is False:  # no iteration follows
             return roles, facts, None, False, None
         return super()._named(roles, facts, comparison, together)
 
@@ -645,17 +645,18 @@ def _as_one(rings: Sequence[ClusterRing]) -> Ring:
         return (False,) * (threads * rank) + mask + (False,) * (count - threads * (rank + 1)) if mask else ()
 
     sends: set[Sent] = set()
-    turns: dict[tuple[bool, ...], set[Turn]] = {}
+    iterations: dict[tuple[bool, ...], set[Iteration]] = {}
     ends: dict[tuple[bool, ...], set[frozenset[Expression]]] = {}
     for ring in rings:
         rank = ring.rank
         sends |= {replace(sent, thread=sent.thread + threads * rank) for sent in ring.sends}
-        for role, found in ring.turns.items():
-            turns[all_of(role, rank)] = {
-                Turn(
-                    all_of(turn.threads, rank), frozenset((line, tuple(wide(each, rank) for each in places)) for line, places in turn.boxes)
+        for role, found in ring.iterations.items():
+            iterations[all_of(role, rank)] = {
+                Iteration(
+                    all_of(iteration.threads, rank),
+                    frozenset((line, tuple(wide(each, rank) for each in places)) for line, places in iteration.boxes),
                 )
-                for turn in found
+                for iteration in found
             }
         ends |= {all_of(role, rank): facts for role, facts in ring.ends.items()}
         whole.used_maps |= ring.used_maps
@@ -665,7 +666,7 @@ def _as_one(rings: Sequence[ClusterRing]) -> Ring:
         for name in PROPERTIES:
             whole.found.checked[name] |= {(rank, what) for what in ring.found.checked[name]} if rank else set()
             whole.found.reasons[name] += [reason for reason in ring.found.reasons[name] if reason not in whole.found.reasons[name]]
-    whole.sends, whole.turns, whole.ends = sends, turns, ends
+    whole.sends, whole.iterations, whole.ends = sends, iterations, ends
     return whole
 
 

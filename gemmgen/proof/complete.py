@@ -4,8 +4,8 @@ An index of a store is ``W q + f(t)``: W times a part of the block's index, whic
 number for each thread. Three facts show that all elements are stored: E W is at least the array's extent, the numbers of all threads and
 stores fill the tile of W elements along each axis, and a thread whose element lies within the array carries out one of its stores.
 
-In a loop over tiles the part is ``b + E t`` in turn t of block b, which takes all values from 0 on. The turn is reached if every earlier
-one has another one after it, wherever the later element lies within the array (``gemmgen.proof.walks``).
+In a loop over tiles the part is ``b + E t`` in iteration t of block b, which takes all values from 0 on. The iteration is reached if
+every earlier one has another one after it, wherever the later element lies within the array (``gemmgen.proof.walks``).
 
 Blocks that share a tile need not all store it: where their indices differ, block 0 stands for them, or the block that came last, of which
 there is one if all blocks that share a counter add to it.
@@ -57,8 +57,8 @@ class _Part:
     """Conditions on the thread alone."""
     rest: tuple[Condition, ...]
     """The other conditions of the store."""
-    turn: z3.ArithRef | None
-    """The turn of the loop around the store."""
+    iteration: z3.ArithRef | None
+    """The iteration of the loop around the store."""
 
 
 def complete(lifter: Lifter, ordered: bool = False) -> Verdict:
@@ -119,16 +119,16 @@ def _whole(lifter: Lifter, array: Array, stores: Sequence[Access], drawn: Sequen
 def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
     """The elements of one store."""
     assert store.address is not None
-    if store.kind != "store" or not isinstance(store.size, int) or store.size % array.element_bytes or len(store.turns) > 1:
+    if store.kind != "store" or not isinstance(store.size, int) or store.size % array.element_bytes or len(store.iterations) > 1:
         raise _NotShown(f"{place(store)}: stores that are atomic, in nested loops, or of parts of elements")
     count = store.size // array.element_bytes
     if count > MAX_WIDTH:
         raise _NotShown(f"{place(store)}: {count} elements at once")
-    turn = store.turns[0] if store.turns else None
-    if turn is None:
+    iteration = store.iterations[0] if store.iterations else None
+    if iteration is None:
         guards = lifter.guards(store.block, store.path)
     else:
-        guards = lifter.guards_in_turn(lifter.known.loops[turn.get_id()], store.block, store.path)
+        guards = lifter.guards_in_iteration(lifter.known.loops[iteration.get_id()], store.block, store.path)
     if guards is None:
         raise _NotShown(f"{place(store)}: the condition under which a thread comes to it is not known")
     known = lifter.known
@@ -154,7 +154,7 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
         indices = [_settled(known, index, guards) for index in indices]
         forms = [by_thread(known, index, digits, symbols) for index in indices]
         outer, tables = tuple(form[0] for form in forms), tuple(form[1] for form in forms)
-        parts.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest), turn))
+        parts.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest), iteration))
     return parts
 
 
@@ -179,7 +179,7 @@ class _Form:
     used: frozenset[int]
     """The parts of the block's index that the indices depend on."""
     walked: int | None
-    """The axis along which turns continue."""
+    """The axis along which iterations continue."""
     division: Division | None
     tiles: z3.ArithRef | None
     """The number that the dividend of a division is below, for elements of the array."""
@@ -187,8 +187,8 @@ class _Form:
 
 def _form_of(known: Knowledge, array: Array, parts: Sequence[_Part]) -> _Form:
     """Raises ``_NotShown`` for indices that do not take all values along an axis."""
-    turn, outers = parts[0].turn, parts[0].outer
-    division = _division(known, outers, turn)
+    iteration, outers = parts[0].iteration, parts[0].outer
+    division = _division(known, outers, iteration)
     widths: list[int] = []
     walked: int | None = None
     by_digit: dict[int, int] = {}
@@ -209,15 +209,15 @@ def _form_of(known: Knowledge, array: Array, parts: Sequence[_Part]) -> _Form:
             by_digit[monomial[0]] = axis
             widths.append(width)
             continue
-        walk = walk_of(known, outer, turn)
+        walk = walk_of(known, outer, iteration)
         if walk is None and others:
             raise _NotShown("an index that depends on several parts of the block's index")
         if walk is None or walk.block in used:
             raise _NotShown("an index that is no multiple of a part of the block's index")
         used.add(walk.block)
-        if walk.turns and (walked is not None or (division is not None and division.walk.turns)):
-            raise _NotShown("two indices that depend on the turn")
-        if walk.turns:
+        if walk.iterations and (walked is not None or (division is not None and division.walk.iterations)):
+            raise _NotShown("two indices that depend on the iteration")
+        if walk.iterations:
             walked = axis
         elif not known.proves((), as_term(known.extents[walk.block]) * walk.width >= as_term(extent)):
             few = as_term(known.extents[walk.block]) * walk.width >= as_term(extent)
@@ -229,12 +229,12 @@ def _form_of(known: Knowledge, array: Array, parts: Sequence[_Part]) -> _Form:
             raise _NotShown("an index that depends on a quotient, and none on its remainder")
         places = [(by_digit[digit], widths[by_digit[digit]]) for digit in (division.quotient, division.remainder)]
         tiles = _tiles(known, array, division, places[0], places[1])
-    if turn is not None and walked is None and (division is None or not division.walk.turns):
-        raise _NotShown("a loop whose turns do not step by the grid")
+    if iteration is not None and walked is None and (division is None or not division.walk.iterations):
+        raise _NotShown("a loop whose iterations do not step by the grid")
     return _Form(widths, frozenset(used), walked, division, tiles)
 
 
-def _division(known: Knowledge, outers: Sequence[Mapping[Monomial, int]], turn: z3.ArithRef | None) -> Division | None:
+def _division(known: Knowledge, outers: Sequence[Mapping[Monomial, int]], iteration: z3.ArithRef | None) -> Division | None:
     """The division of a number ``W (b + E t) + f(thread)`` whose quotient and remainder are in indices; None if there is none."""
     factors = {factor for outer in outers for monomial in outer for factor in monomial}
     digits = numbers_of_divisions(known)
@@ -244,7 +244,7 @@ def _division(known: Knowledge, outers: Sequence[Mapping[Monomial, int]], turn: 
             continue
         dividend, divisor = known.quotients[numbers[0]]
         outer, own = by_thread(known, dividend, symbols=known.cluster_threads())
-        walk = walk_of(known, outer, turn)
+        walk = walk_of(known, outer, iteration)
         if walk is not None and int(own.min()) >= 0 and int(own.max()) < walk.width:
             return Division(*numbers, dividend, divisor, walk, own)
     return None
@@ -260,15 +260,15 @@ def _tiles(known: Knowledge, array: Array, division: Division, row: tuple[int, i
         raise _NotShown("a row of tiles may have too few columns")
     rows = as_term(floor_divide(Value(extents[row[0]] + (row[1] - 1)), row[1]).term)
     tiles = rows * division.divisor
-    if not division.walk.turns and not known.proves(inside, known.extents[division.walk.block] * division.walk.width >= tiles):
+    if not division.walk.iterations and not known.proves(inside, known.extents[division.walk.block] * division.walk.width >= tiles):
         raise _NotShown("the grid may have too few blocks")
     return tiles
 
 
 def _tile(lifter: Lifter, array: Array, parts: Sequence[_Part], drawn: Sequence[Ticket]) -> None:
     """Raises ``_NotShown`` unless the stores of one form fill the whole array."""
-    known, turn = lifter.known, parts[0].turn
-    if any(part.turn is not turn for part in parts):
+    known, iteration = lifter.known, parts[0].iteration
+    if any(part.iteration is not iteration for part in parts):
         raise _NotShown("some stores are in a loop, others are not")
     form = _form_of(known, array, parts)
     division = form.division
@@ -276,10 +276,10 @@ def _tile(lifter: Lifter, array: Array, parts: Sequence[_Part], drawn: Sequence[
     if math.prod(widths) > MAX_TILE or any(width < 1 for width in widths):
         raise _NotShown("a tile of too many elements")
     again: Path = ()
-    if turn is not None:
-        found = lifter.again(known.loops[turn.get_id()])
+    if iteration is not None:
+        found = lifter.again(known.loops[iteration.get_id()])
         if found is None:
-            raise _NotShown("a loop whose turns follow each other under conditions that are not known")
+            raise _NotShown("a loop whose iterations follow each other under conditions that are not known")
         again = found
     filled = np.zeros(widths, dtype=bool)
     classes: dict[tuple[object, ...], list[_Part]] = {}
@@ -318,28 +318,28 @@ def _carried_out(
 ) -> bool:
     """True if a thread of a chosen block stores its element in one of several ways, wherever the element lies within the array.
 
-    In a loop, the thread comes to the element's turn: after each earlier turn, another one follows.
+    In a loop, the thread comes to the element's iteration: after each earlier iteration, another one follows.
     """
     first = members[0]
     premises: list[Condition] = [*first.alone, *block]
     later: list[Condition] = [*premises]
     for axis, (index, extent) in enumerate(zip(first.indices, array.shape, strict=True)):
         premises += [index >= 0, index < as_term(extent)]
-        if first.turn is not None and axis == form.walked:
-            later.append(_a_turn_later(index, first.turn) < as_term(extent))
+        if first.iteration is not None and axis == form.walked:
+            later.append(_an_iteration_later(index, first.iteration) < as_term(extent))
     if form.division is not None and form.tiles is not None:
         premises.append(form.division.dividend < form.tiles)
-        if first.turn is not None and form.division.walk.turns:
-            later.append(_a_turn_later(form.division.dividend, first.turn) < form.tiles)
-    if first.turn is not None:
-        prefix = known.recurrences[first.turn.get_id()].prefix
+        if first.iteration is not None and form.division.walk.iterations:
+            later.append(_an_iteration_later(form.division.dividend, first.iteration) < form.tiles)
+    if first.iteration is not None:
+        prefix = known.recurrences[first.iteration.get_id()].prefix
         if not known.proves((*prefix, *later), conjunction(again)):
             return False
     ways = [as_condition(conjunction(part.rest)) for part in members[:MAX_CASES]]
     return known.proves(premises, ways[0] if len(ways) == 1 else z3.Or(*ways))
 
 
-def _a_turn_later(term: z3.ArithRef, turn: z3.ArithRef) -> z3.ArithRef:
-    later = z3.substitute(term, (turn, turn + 1))
+def _an_iteration_later(term: z3.ArithRef, iteration: z3.ArithRef) -> z3.ArithRef:
+    later = z3.substitute(term, (iteration, iteration + 1))
     assert isinstance(later, z3.ArithRef)
     return later

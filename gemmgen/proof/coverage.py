@@ -3,14 +3,15 @@
 Every x in 0 ... k - 1 occurs once, and zeros may follow beyond.
 
 An index is a form: a sum that all threads of a block share, and a number for each thread, which is a table. Registers hold data
-(``gemmgen.proof.data``): the lemmas below say which element of A or B an operand of a product is, for all threads, blocks and turns.
+(``gemmgen.proof.data``): the lemmas below say which element of A or B an operand of a product is, for all threads, blocks and iterations.
 
 - *Shared memory.* A load's bytes come from the store that is found by its address. The lemma: that store was carried out by its thread, it
   is ordered before the load by a barrier, and no other store to these bytes lies between. Races are excluded before, so that the order by
   barriers is the order of all accesses to a byte.
-- *Loops.* A register holds at the start of turn t the value that the previous turn left there. An element's index as a function of t
-  is that of a turn with t - 1 in place of t; the register's content before the loop must be that function of 0. A sum of n products before
-  the loop, and D products with indices n + D t + 0 ... D - 1 in turn t, has n + D t products at the start of turn t.
+- *Loops.* A register holds at the start of iteration t the value that the previous iteration left there. An element's index as a function
+  of t is that of an iteration with t - 1 in place of t; the register's content before the loop must be that function of 0. A sum of n
+  products before the loop, and D products with indices n + D t + 0 ... D - 1 in iteration t, has n + D t products at the start of iteration
+  t.
 - *Zeros.* In place of an element, a 0 may stand where an index of the element lies outside of its array.
 
 Where alpha is 0, kernels need not multiply: the property speaks of all other problems.
@@ -234,12 +235,12 @@ class _Coverage:
                 return self._shared(access, self._at.form(access.address.z3, access.path).plus(offset), width)
             case Chosen():
                 return self._chosen(data, path, size)
-            case Carried(turn, name):
-                return self._carried_element(turn, name, size)
+            case Carried(iteration, name):
+                return self._carried_element(iteration, name, size)
             case Packed((part,)):
                 return self._element(part, path, size)
-            case Part(Carried(turn, name), place, count):
-                return self._carried_element(turn, name, size, place, count)
+            case Part(Carried(iteration, name), place, count):
+                return self._carried_element(iteration, name, size, place, count)
             case Part(Fragment() as fragment, place, count) if size * count == 4:
                 return self._of_fragment(fragment, place, size)
             case Fragment() if size == 4 and not data.transposed:
@@ -339,27 +340,27 @@ class _Coverage:
             self._at.same(a, b, path) for a, b in zip(one.indices, two.indices, strict=True)
         )
 
-    def _carried_element(self, turn: z3.ArithRef, name: str, size: int, place: int = 0, count: int = 1) -> Element:
-        """The value of a register, or of one of its parts, at the start of a turn: that which the turn before left there."""
-        key = (turn.get_id(), name, place)
+    def _carried_element(self, iteration: z3.ArithRef, name: str, size: int, place: int = 0, count: int = 1) -> Element:
+        """The value of a register, or of one of its parts, at the start of an iteration: that which the iteration before left there."""
+        key = (iteration.get_id(), name, place)
         if key in self._carried:
             known = self._carried[key]
             if known is None:
-                raise NotShown("a register that is passed from turn to turn")
+                raise NotShown("a register that is passed from iteration to iteration")
             return known
         self._carried[key] = None
-        loop = self._at.loop(turn)
+        loop = self._at.loop(iteration)
         if name not in loop.after:
-            raise NotShown("a register that a turn leaves without a known content")
+            raise NotShown("a register that an iteration leaves without a known content")
         left, right = loop.after[name], loop.before[name]
         if count > 1:
             left, right = (self._piece(each, place, size, count) for each in (left, right))
         body = self._element(left, loop.again, size)
-        element = replace(body, indices=tuple(self._at.moved(index, turn, turn - 1) for index in body.indices))
-        first = replace(body, indices=tuple(self._at.moved(index, turn, z3.IntVal(0)) for index in element.indices))
+        element = replace(body, indices=tuple(self._at.moved(index, iteration, iteration - 1) for index in body.indices))
+        first = replace(body, indices=tuple(self._at.moved(index, iteration, z3.IntVal(0)) for index in element.indices))
         before = self._element(right, loop.entry, size)
         if not self._equal(before, first, loop.entry):
-            raise NotShown("a register holds another element before a loop than the loop's turns suggest")
+            raise NotShown("a register holds another element before a loop than the loop's iterations suggest")
         self._carried[key] = element
         return element
 
@@ -370,16 +371,16 @@ class _Coverage:
         cases = self._at.sources(access, address)
         general = next((case for case in cases if case.at is None), cases[0])
         element = self._read(access, address, general, width)
-        if general.stores.turn is None:
+        if general.stores.iteration is None:
             return element
-        turn = general.stores.turn
+        iteration = general.stores.iteration
         for case in cases:
             if case is general:
                 continue
-            here = replace(element, indices=tuple(self._at.moved(index, turn, z3.IntVal(case.at or 0)) for index in element.indices))
+            here = replace(element, indices=tuple(self._at.moved(index, iteration, z3.IntVal(case.at or 0)) for index in element.indices))
             other = self._read(access, address, case, width)
-            if not self._equal(other, here, (*access.path, turn == (case.at or 0))):
-                raise NotShown("the addresses of a load in the first turns do not follow the pattern of the others")
+            if not self._equal(other, here, (*access.path, iteration == (case.at or 0))):
+                raise NotShown("the addresses of a load in the first iterations do not follow the pattern of the others")
         return element
 
     def _read(self, access: Access, address: Form, case: Case, width: int) -> Element:
@@ -392,7 +393,7 @@ class _Coverage:
         code = site * MAX_PARTS + part
         for both in np.unique(code).tolist():
             mine = code == both
-            element = self._stored_in_turn(stores, both // MAX_PARTS, both % MAX_PARTS, case.shift, width)
+            element = self._stored_in_iteration(stores, both // MAX_PARTS, both % MAX_PARTS, case.shift, width)
             if total is None:
                 total, tables = element, [np.zeros(self._threads, dtype=np.int64) for _ in element.indices]
             if (total.array, total.type) != (element.array, element.type) or any(
@@ -404,13 +405,13 @@ class _Coverage:
         assert total is not None
         return replace(total, indices=tuple(Form(index.outer, table) for index, table in zip(total.indices, tables, strict=True)))
 
-    def _stored_in_turn(self, stores: Stores, site: int, part: int, shift: int, width: int) -> Element:
-        """The value that a store wrote that many turns later, in terms of the present turn."""
+    def _stored_in_iteration(self, stores: Stores, site: int, part: int, shift: int, width: int) -> Element:
+        """The value that a store wrote that many iterations later, in terms of the present iteration."""
         key = ("stored", id(stores), site, part, shift, width)
         if key not in self._elements:
             element = self._stored_element(stores.sites[site], part, width)
-            if stores.turn is not None and shift:
-                moved = tuple(self._at.moved(index, stores.turn, stores.turn + shift) for index in element.indices)
+            if stores.iteration is not None and shift:
+                moved = tuple(self._at.moved(index, stores.iteration, stores.iteration + shift) for index in element.indices)
                 element = replace(element, indices=moved)
             self._elements[key] = element
         return self._elements[key]
@@ -499,8 +500,8 @@ class _Coverage:
         match data:
             case Number(zero=True):
                 base: Sum | None = Sum(z3.IntVal(0), None)
-            case Carried(turn, name):
-                base = self._carried_sum(turn, name)
+            case Carried(iteration, name):
+                base = self._carried_sum(iteration, name)
             case Chosen():
                 base = self._chosen_sum(data, path)
             case _:
@@ -583,8 +584,8 @@ class _Coverage:
                 return self._holds_elements(yes) or self._holds_elements(no)
             case Widened(part):
                 return self._holds_elements(part)
-            case Carried(turn, name):
-                loop = self._at.loop(turn)
+            case Carried(iteration, name):
+                loop = self._at.loop(iteration)
                 return not any(isinstance(each.get(name), Fused | Multiplied | Applied) for each in (loop.before, loop.after))
         return True
 
@@ -621,17 +622,17 @@ class _Coverage:
             total = Sum(count, total.free or each.free, total.ordered and each.ordered)
         return total
 
-    def _carried_sum(self, turn: z3.ArithRef, name: str) -> Sum | None:
-        """The sum that a register holds at the start of a turn."""
-        key = (turn.get_id(), name)
+    def _carried_sum(self, iteration: z3.ArithRef, name: str) -> Sum | None:
+        """The sum that a register holds at the start of an iteration."""
+        key = (iteration.get_id(), name)
         if key in self._carried_sums:
             return self._carried_sums[key]
         self._carried_sums[key] = None
-        loop = self._at.loop(turn)
+        loop = self._at.loop(iteration)
         if name not in loop.after and loop.again != (False,):
             return None
         before = self._sum(loop.before[name], loop.entry)
-        if before is None or mentions(before.count, [turn]):
+        if before is None or mentions(before.count, [iteration]):
             return None
         if loop.again == (False,):
             self._carried_sums[key] = before
@@ -647,9 +648,9 @@ class _Coverage:
             links.append(link)
             added += 1 if isinstance(link, Fused) else link.product.k
             link = _addend(link)
-        if not (isinstance(link, Carried) and link.turn.eq(turn) and link.name == name):
+        if not (isinstance(link, Carried) and link.iteration.eq(iteration) and link.name == name):
             return None
-        start = Sum(z3.simplify(before.count + turn * added), before.free, before.ordered)
+        start = Sum(z3.simplify(before.count + iteration * added), before.free, before.ordered)
         after = self._extended(start, links[::-1], loop.again)
         if after is None or not self._turnless(after.free):
             return None

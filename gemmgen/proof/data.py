@@ -1,7 +1,7 @@
 """Data that registers hold, as expressions over loaded values: addresses and guards never depend on it.
 
 A statement without an expression here leaves nothing known of its result. A register that a loop changes is a recurrence: ``Carried``
-stands for its content at the start of a turn, and the loop's record has its content before the loop and after a turn.
+stands for its content at the start of an iteration, and the loop's record has its content before the loop and after an iteration.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Access:
     block: int
     group: Value | None = None
     """Groups closed before the store of an asynchronous copy."""
-    turns: tuple[z3.ArithRef, ...] = ()
-    """Turns of the loops around it."""
+    iterations: tuple[z3.ArithRef, ...] = ()
+    """Iterations of the loops around it."""
     data: tuple[Data, ...] = ()
     """Registers that a store writes, in order; empty where they are not tracked."""
     source: Access | None = None
@@ -117,9 +117,9 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """A register at the start of a turn."""
+    """A register at the start of an iteration."""
 
-    turn: z3.ArithRef
+    iteration: z3.ArithRef
     name: str
 
 
@@ -189,17 +189,17 @@ NUMBER = Number()
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The registers of one loop: before it, and after a turn that another turn follows."""
+    """The registers of one loop: before it, and after an iteration that another iteration follows."""
 
     header: int
     outer: tuple[z3.ArithRef, ...]
-    """Turns of the loops around it."""
+    """Iterations of the loops around it."""
     entry: tuple[Condition, ...]
     """The path before the loop."""
     prefix: tuple[Condition, ...]
-    """The path at the start of a turn; the conditions beyond ``entry`` hold in every turn."""
+    """The path at the start of an iteration; the conditions beyond ``entry`` hold in every iteration."""
     again: tuple[Condition, ...]
-    """The path of a turn that another one follows."""
+    """The path of an iteration that another one follows."""
     before: Mapping[str, Data]
     after: Mapping[str, Data]
 

@@ -1,7 +1,7 @@
 """Distances between the addresses of two threads of a block, from those of all threads at once.
 
-An address is ``U + f(thread)``: a part that all threads share in one turn of a loop, such as the place of a stage, and a number for each
-thread. Two accesses at ``U + f(t)`` and ``U' + g(t') + a`` have no byte in common if no ``f(t) - g(t')`` is within their sizes of
+An address is ``U + f(thread)``: a part that all threads share in one iteration of a loop, such as the place of a stage, and a number for
+each thread. Two accesses at ``U + f(t)`` and ``U' + g(t') + a`` have no byte in common if no ``f(t) - g(t')`` is within their sizes of
 ``a - (U - U')``. The shared parts take few values, so the differences ``U - U'`` are listed. The solver is only asked whether a difference
 at which bytes meet is possible.
 """

@@ -47,8 +47,8 @@ def left_out(ring: Ring, name: str, counter: Expression | None, sequence: Launch
 def _leaves_a_box(ring: Ring, sends: Collection[Sent], thread: int, counter: Expression | None) -> str:
     """The reason why a thread may be done with a tile before it has stored all of its boxes."""
     wanted = {(sent.place, tuple(_of_tile(place, counter) for place in sent.coordinates)) for sent in sends if sent.thread == thread}
-    for role, turns in ring.turns.items():
-        if role[thread] and not all(wanted <= turn.of(thread) for turn in turns):
+    for role, iterations in ring.iterations.items():
+        if role[thread] and not all(wanted <= iteration.of(thread) for iteration in iterations):
             return "a thread may be done with a tile before it has stored all boxes"
     ended = [ends for role, ends in ring.ends.items() if role[thread]]
     if not ended:

@@ -77,12 +77,12 @@ def _wait(lifter: Lifter, header: int) -> Wait | None:
         return None
     (access,) = accesses
     array = None if access.address is None else known.contract.arrays.get(access.address.base or "")
-    if access.address is None or array is None or not array.workspace or not access.turns:
+    if access.address is None or array is None or not array.workspace or not access.iterations:
         return None
-    fixed = [value.z3 for value in known.thread.values()] + [known.block["x"].z3, *access.turns[:-1]]
+    fixed = [value.z3 for value in known.thread.values()] + [known.block["x"].z3, *access.iterations[:-1]]
     others = {symbol.get_id() for symbol in known.private} - {symbol.get_id() for symbol in fixed}
     if node_of(access.address.z3).symbols & others or not isinstance(access.size, int):
-        return None  # the word may change from turn to turn
+        return None  # the word may change from iteration to iteration
     return Wait(header, flow.successors[header][1], access, access.address.z3)
 
 
@@ -171,7 +171,13 @@ class _Protocol:
     def _released(self, wait: Wait, store: Access) -> bool:
         """True if thread 0 of another block stores the word for all data."""
         known, guards = self._known, self._lifter.guards(store.block, store.path)
-        if store.turns or guards is None or store.address is None or not strong(store.instruction) or store.instruction.guard is not None:
+        if (
+            store.iterations
+            or guards is None
+            or store.address is None
+            or not strong(store.instruction)
+            or store.instruction.guard is not None
+        ):
             return False
         block = known.block["x"].z3
         form = dict(known.polynomials.of(store.address.z3))
@@ -193,12 +199,12 @@ class _Protocol:
         return True
 
     def _cleared_after(self, wait: Wait, clear: Access) -> bool:
-        """True if a thread stores a 0 only to its own word, after its wait in the same turn, and to no other word that is waited for."""
+        """True if a thread stores a 0 only to its own word, after its wait in the same iteration, and to no other awaited word."""
         flow, known = self._lifter.flow, self._known
         if (
             clear.address is None
             or not known.proves((), clear.address.z3 == wait.address)
-            or not _same(clear.turns, wait.access.turns[:-1])
+            or not _same(clear.iterations, wait.access.iterations[:-1])
         ):
             return False
         behind = wait.after
@@ -210,44 +216,44 @@ class _Protocol:
         other = OtherThread(known, same_block=True)
         theirs = other.term(wait.address)
         premises = [*clear.path, *other.facts, *other.conditions(wait.access.path), clear.address.z3 == theirs]
-        return known.proves(premises, self._one_wait(other, wait.access.turns[:-1]))
+        return known.proves(premises, self._one_wait(other, wait.access.iterations[:-1]))
 
     def all_cleared(self) -> bool:
         """True if one of the waits is for every word that a block stores, and a store of 0 follows it on every way."""
         return any(self._waits_for_all(wait) and self._always_cleared(wait) for wait in self._waits)
 
     def _waits_for_all(self, wait: Wait) -> bool:
-        """True if for each block but the first a thread comes to the wait for its word, in some turn of one loop around it."""
+        """True if for each block but the first a thread comes to the wait for its word, in some iteration of one loop around it."""
         flow, known = self._lifter.flow, self._known
         around = [header for header, blocks in flow.loops.items() if wait.header in blocks and header != wait.header]
-        turns, threads = wait.access.turns[:-1], known.contract.launch.block
+        iterations, threads = wait.access.iterations[:-1], known.contract.launch.block
         tid = known.thread["x"]
         release = [store for store in self._stores if store.address is not None and self._number(store.instruction) != 0]
-        if len(around) != 1 or len(turns) != 1 or threads[1:] != (1, 1) or isinstance(tid.term, int) or len(release) != 1:
+        if len(around) != 1 or len(iterations) != 1 or threads[1:] != (1, 1) or isinstance(tid.term, int) or len(release) != 1:
             return False
-        (header,), (turn,), (released,) = around, turns, release
+        (header,), (iteration,), (released,) = around, iterations, release
         assert released.address is not None
         other, symbol = z3.Int("the other block"), known.block["x"].z3
         word = z3.substitute(released.address.z3, (symbol, other))
         origin = z3.simplify(
-            z3.substitute(wait.address, (tid.z3, z3.IntVal(0)), (turn, z3.IntVal(0))) - z3.substitute(word, (other, z3.IntVal(0)))
+            z3.substitute(wait.address, (tid.z3, z3.IntVal(0)), (iteration, z3.IntVal(0))) - z3.substitute(word, (other, z3.IntVal(0)))
         )
         number = known.polynomials.of(released.address.z3).get((symbol.get_id(),), 0)
         if not z3.is_int_value(origin) or number < 1:
             return False
         here = [(tid.z3, (other - origin.as_long() // number) % threads[0]), (symbol, z3.IntVal(0))]
-        first = z3.substitute(wait.address, *here, (turn, z3.IntVal(0)))
-        step = known.polynomials.of(wait.address).get((turn.get_id(),), 0)
+        first = z3.substitute(wait.address, *here, (iteration, z3.IntVal(0)))
+        step = known.polynomials.of(wait.address).get((iteration.get_id(),), 0)
         guards = self._lifter.guards_of_loop(header)
         if step <= 0 or guards is None or not self._passes(header, wait):
             return False
         if not known.proves(released.path, z3.And(symbol >= 1, known.linear_thread.z3 == 0)):
             return False
-        last, before = (word - first) / step, z3.Int("a turn before")
+        last, before = (word - first) / step, z3.Int("an iteration before")
         premises = [*known.contract.facts, other >= 1, other < known.contract.grid[0]]
-        goals = [last >= 0, z3.substitute(wait.address, *here, (turn, last)) == word]
-        goals += [z3.substitute(as_condition(guard), *here, (turn, z3.IntVal(0))) for guard in guards]
-        own = [symbol for symbol in known.private if not any(symbol.eq(each) for each in (tid.z3, known.block["x"].z3, turn))]
+        goals = [last >= 0, z3.substitute(wait.address, *here, (iteration, last)) == word]
+        goals += [z3.substitute(as_condition(guard), *here, (iteration, z3.IntVal(0))) for guard in guards]
+        own = [symbol for symbol in known.private if not any(symbol.eq(each) for each in (tid.z3, known.block["x"].z3, iteration))]
         if any(mentions(as_condition(guard), own) for guard in guards) or mentions(wait.address, own):
             return False
         stays: list[tuple[int, z3.BoolRef]] = []
@@ -259,12 +265,12 @@ class _Protocol:
             stays.append((block, as_condition(conditions[0]) if taken_stays else z3.Not(as_condition(conditions[0]))))
         for block, stay in stays:
             after_wait = wait.after in flow.dominators[block]
-            in_turn = z3.And(before >= 0, before < last if after_wait else before <= last)
-            goals.append(z3.Implies(in_turn, z3.substitute(stay, *here, (turn, before))))
+            in_iteration = z3.And(before >= 0, before < last if after_wait else before <= last)
+            goals.append(z3.Implies(in_iteration, z3.substitute(stay, *here, (iteration, before))))
         return all(known.solver.proves(premises, goal) for goal in goals)
 
     def _passes(self, header: int, wait: Wait) -> bool:
-        """True if every turn of a loop that is not left comes past a wait."""
+        """True if every iteration of a loop that is not left comes past a wait."""
         return not self._leads(header, {wait.after}, flow_out=False)
 
     def _always_cleared(self, wait: Wait) -> bool:
@@ -277,7 +283,7 @@ class _Protocol:
         return bool(clears) and (wait.after in clears or not self._leads(wait.after, clears, flow_out=True))
 
     def _leads(self, start: int, avoiding: Collection[int], *, flow_out: bool) -> bool:
-        """True if a way from a basic block comes to the start of a turn of a loop around it, or (``flow_out``) leaves the loop."""
+        """True if a way from a basic block comes to the start of an iteration of a loop around it, or (``flow_out``) leaves the loop."""
         flow = self._lifter.flow
         around = [header for header, blocks in flow.loops.items() if start in blocks]
         seen, pending = set[int](), [start]
@@ -313,17 +319,17 @@ class _Protocol:
         return test is not None and targets[1 if test else 0] == behind and targets[0 if test else 1] != behind
 
     def _only_one(self, one: Wait, two: Wait) -> bool:
-        """True if no two threads or turns wait for the same word."""
+        """True if no two threads or iterations wait for the same word."""
         known, other = self._known, OtherThread(self._known, same_block=True)
         path: Path = one.access.path
         premises = [*path, *other.facts, *other.conditions(two.access.path), one.address == other.term(two.address)]
         if one is two:
-            return known.proves(premises, self._one_wait(other, one.access.turns[:-1]))
+            return known.proves(premises, self._one_wait(other, one.access.iterations[:-1]))
         return known.proves(premises, False)
 
-    def _one_wait(self, other: OtherThread, turns: Sequence[z3.ArithRef]) -> z3.BoolRef:
+    def _one_wait(self, other: OtherThread, iterations: Sequence[z3.ArithRef]) -> z3.BoolRef:
         threads = [value.z3 for value in self._known.thread.values() if not isinstance(value.term, int)]
-        return z3.And(*[as_condition(symbol == other.term(symbol)) for symbol in (*threads, *turns)])
+        return z3.And(*[as_condition(symbol == other.term(symbol)) for symbol in (*threads, *iterations)])
 
 
 def _same(one: Sequence[z3.ArithRef], two: Sequence[z3.ArithRef]) -> bool:

@@ -7,7 +7,7 @@
 - The chunks of shared memory that a product's descriptors name lie in these boxes: row e of an operand is row F + e of its array, and index
   x is index K + x of k. The sum must hold K products already, and then holds K + D.
 - A sum keeps its rows and columns until its registers are written by other statements. Its count as a form follows the counter of the
-  loop: where the counter gets a name, n products at its value v are ``n / v`` times the counter, and every turn must keep that.
+  loop: where the counter gets a name, n products at its value v are ``n / v`` times the counter, and every iteration must keep that.
 - Registers of sums are copied, rounded, paired, and stored to shared memory, byte by byte. Each element of a box that leaves must be the
   sum of its row and column, and that sum must have k products by the decisions that led there.
 """
@@ -777,7 +777,7 @@ def _relevant(facts: Mapping[Expression, bool], count: Form) -> frozenset[tuple[
 
 
 def _depends(content: Content) -> bool:
-    """True if a content depends on the block or on a turn."""
+    """True if a content depends on the block or on an iteration."""
     if not isinstance(content, Expression):
         return isinstance(content, tuple)
     return content.operation == "counter" or content.operation.startswith("%") or any(_depends(part) for part in content.arguments)

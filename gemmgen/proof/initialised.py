@@ -1,7 +1,7 @@
 """Initialised shared memory and registers: before each load of shared memory, some store to its bytes was carried out and has arrived.
 
 The load's thread made that store earlier on its way, or a barrier that both threads pass orders the two. A load in a loop reads data
-stored before the loop, or a fixed number of turns earlier; the first turns, which have no such earlier turn, are checked one by one.
+stored before the loop, or a fixed number of iterations earlier; the first iterations, which have none, are checked one by one.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class _Ways:
     def _leads(self, start: int, target: int, writers: frozenset[int]) -> bool:
         """True unless no problem leads from one basic block to another without any of the writers, and without the first block again.
 
-        A way that repeats a block has more conditions than the one without the turns in between. In a loop between the two, these may be
-        of another turn: they are left out. Else the first turn of each such loop must contradict its conditions.
+        A way that repeats a block has more conditions than the one without the iterations in between. In a loop between the two, these may
+        be of another iteration: they are left out. Else the first iteration of each such loop must contradict its conditions.
         """
         flow = self._flow
         between, behind = {target}, [target]
@@ -157,15 +157,15 @@ class _Ways:
         )
 
     def _follow(
-        self, start: int, target: int, writers: frozenset[int], between: Collection[int], headers: Collection[int], first_turns: bool
+        self, start: int, target: int, writers: frozenset[int], between: Collection[int], headers: Collection[int], first_iterations: bool
     ) -> bool:
-        """True unless all ways contradict themselves; ``first_turns``: as far as they repeat no block."""
+        """True unless all ways contradict themselves; ``first_iterations``: as far as they repeat no block."""
         known, flow = self._known, self._flow
         first: list[tuple[int, Condition]] = []
-        if first_turns:
-            first += [(known.loops[turn.get_id()], turn == 0) for turn in known.finished]
+        if first_iterations:
+            first += [(known.loops[iteration.get_id()], iteration == 0) for iteration in known.finished]
             first += [(header, value == initial) for header, value, initial in known.at_start]
-        turns = known.changing if headers and not first_turns else []
+        iterations = known.changing if headers and not first_iterations else []
         pending: list[tuple[int, tuple[Condition, ...], frozenset[int]]] = [(start, (), frozenset())]
         for _ in range(MAX_WAYS):
             if not pending:
@@ -173,7 +173,7 @@ class _Ways:
             block, way, before = pending.pop()
             if block == start and before:
                 continue
-            if (block == target and before) or (first_turns and block in before):
+            if (block == target and before) or (first_iterations and block in before):
                 begun = [condition for header, condition in first if header in headers and header in before]
                 if not known.proves([*begun, *way], False, WAY_MILLISECONDS):
                     return True
@@ -185,7 +185,7 @@ class _Ways:
             if meeting is not None:
                 pending.append((meeting, way, before | {block}))
                 continue
-            decides = len(conditions) == 1 and len(targets) == 2 and not mentions(conditions[0], turns)
+            decides = len(conditions) == 1 and len(targets) == 2 and not mentions(conditions[0], iterations)
             for number, following in enumerate(targets):
                 further = way if not decides else (*way, conditions[0] if number == 0 else negation(conditions[0]))
                 pending.append((following, further, before | {block}))
@@ -210,11 +210,11 @@ class _Ways:
 
 
 def _stored_before(lifter: Lifter, at: Provenance, load: Access, known: dict[tuple[object, ...], bool]) -> None:
-    """Raises ``NotShown`` unless all bytes of a load were stored before, for every thread and turn."""
+    """Raises ``NotShown`` unless all bytes of a load were stored before, for every thread and iteration."""
     if load.address is None or load.address.base is None or not isinstance(load.size, int):
         raise NotShown(NO_ARRAY)
     groups = at.all_stores(load.address.base)[::-1]
-    turn = at.loop_of(load)
+    iteration = at.loop_of(load)
     if at.depends(at.barriers(load)):
         raise NotShown("threads differ in the barriers they passed")
     whole = at.form(load.address.z3, load.path)
@@ -224,15 +224,15 @@ def _stored_before(lifter: Lifter, at: Provenance, load: Access, known: dict[tup
         missing = np.zeros(len(address.table), dtype=bool)
         missing[readers] = True
         for group in groups:
-            if group.turn is None and missing.any():
+            if group.iteration is None and missing.any():
                 delta = at.distance(load, address, group, None)
                 if delta is not None:
                     missing &= ~_from(lifter, at, load, address, Case(group, 0, None, delta), missing, known)
         if not missing.any():
             continue
-        if turn is None:
+        if iteration is None:
             raise NotShown("no store before it was found")
-        _in_loop(lifter, at, load, address, groups, turn, missing, known)
+        _in_loop(lifter, at, load, address, groups, iteration, missing, known)
 
 
 def _in_loop(
@@ -241,12 +241,12 @@ def _in_loop(
     load: Access,
     address: Form,
     groups: Sequence[Stores],
-    turn: z3.ArithRef,
+    iteration: z3.ArithRef,
     missing: Numbers,
     known: dict[tuple[object, ...], bool],
 ) -> None:
-    """Shows it for a load in a loop, or after one, by the stores of that loop's turns."""
-    mine = [group for group in groups if group.turn is not None and group.turn.eq(turn)]
+    """Shows it for a load in a loop, or after one, by the stores of that loop's iterations."""
+    mine = [group for group in groups if group.iteration is not None and group.iteration.eq(iteration)]
     used: list[tuple[int, Numbers]] = []
     left = missing.copy()
     for shift in range(0, -FARTHEST, -1):
@@ -260,18 +260,18 @@ def _in_loop(
     if left.any():
         raise NotShown("no store before it was found")
     for first in range(max((-shift for shift, _ in used), default=0)):
-        if at.impossible((*load.path, turn == first)):
+        if at.impossible((*load.path, iteration == first)):
             continue
         left = missing.copy()
         for shift, found in used:
             if -shift <= first:
                 left &= ~found
         for group in groups:
-            delta = at.distance(load, address, group, first) if group.turn is None and left.any() else None
+            delta = at.distance(load, address, group, first) if group.iteration is None and left.any() else None
             if delta is not None:
                 left &= ~_from(lifter, at, load, address, Case(group, 0, first, delta), left, known)
         if left.any():
-            raise NotShown("no store before it was found for the first turns of its loop")
+            raise NotShown("no store before it was found for the first iterations of its loop")
 
 
 def _from(
@@ -325,10 +325,10 @@ def _ordered(
 
 
 def _earlier(lifter: Lifter, store: Access, load: Access) -> bool:
-    """True if a store precedes a load on every way of one thread that comes to both in the same turn."""
+    """True if a store precedes a load on every way of one thread that comes to both in the same iteration."""
     accesses = lifter.known.lifted.accesses
     if not any(each is store for each in accesses[: next(place for place, each in enumerate(accesses) if each is load)]):
-        return False  # of a later turn of a loop that was run turn by turn
+        return False  # of a later iteration of a loop that was run iteration by iteration
     if store.block == load.block:
         return store.instruction.line < load.instruction.line
     return store.block in lifter.flow.dominators[load.block]

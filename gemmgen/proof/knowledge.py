@@ -46,11 +46,11 @@ class Wait:
     pending: int
     groups: Value
     barriers: tuple[Value, ...]
-    turn: z3.ArithRef | None
-    """The turn of the innermost loop around it."""
+    iteration: z3.ArithRef | None
+    """The iteration of the innermost loop around it."""
     path: Path
     reached: z3.BoolRef | None = None
-    """The condition under which a thread comes to it, in a given turn of that loop; None where that is not known."""
+    """The condition under which a thread comes to it, in a given iteration of that loop; None where that is not known."""
     block: int = 0
     """The basic block that it is in."""
     guards: Path | None = None
@@ -59,7 +59,7 @@ class Wait:
 
 @dataclass(frozen=True, eq=False)
 class Later:
-    """The state of a thread after its loops: the symbols that belong to a turn, each with one for its value after the last turn."""
+    """The state of a thread after its loops: the symbols that belong to an iteration, each with one for its value after the last one."""
 
     pairs: tuple[tuple[z3.ExprRef, z3.ExprRef], ...]
     facts: tuple[z3.BoolRef, ...]
@@ -77,7 +77,7 @@ class Lifted:
     waits: list[Wait] = field(default_factory=list)
     barrier_blocks: list[int] = field(default_factory=list)
     branches: list[tuple[int, Condition]] = field(default_factory=list)
-    """Conditional branches: the basic block, and the condition in terms of the turns of the loops around it."""
+    """Conditional branches: the basic block, and the condition in terms of the iterations of the loops around it."""
     team_blocks: list[int] = field(default_factory=list)
     warp_blocks: list[int] = field(default_factory=list)
     """Basic blocks with statements that wait for the rest of the block, of the thread's team and of its warp."""
@@ -121,14 +121,14 @@ class Knowledge:
         """Indices in an array by the array's name and an offset in it without constant; None for offsets of another form."""
         self.guessing = False
         """True while one iteration of a loop runs on arbitrary values to find its effects: nothing is proved or recorded then."""
-        self.turns: list[z3.ArithRef] = []
-        """Turns of the loops that the lifter is in, outermost first."""
+        self.iterations: list[z3.ArithRef] = []
+        """Iterations of the loops that the lifter is in, outermost first."""
         self.finished: list[z3.ArithRef] = []
-        """Turns of all loops that were lifted."""
+        """Iterations of all loops that were lifted."""
         self.loops: dict[int, int] = {}
-        """The loop's header by the number of a turn's term."""
+        """The loop's header by the number of an iteration's term."""
         self.at_start: list[tuple[int, z3.ArithRef, z3.ArithRef]] = []
-        """Loops' headers, with registers at the start of a turn of which nothing else is known, and their content before the loop."""
+        """Loops' headers, with registers at the start of an iteration of which nothing else is known, and their content before the loop."""
         self.divisions: list[tuple[z3.ArithRef, z3.ArithRef, Value]] = []
         """Dividend, divisor times quotient, remainder."""
         self.divided: list[tuple[Value, Value]] = []
@@ -136,9 +136,9 @@ class Knowledge:
         self.wrapped: dict[int, tuple[z3.ArithRef, int, int]] = {}
         """Multiples of 2^bits by which a term lies outside of its register's range: the term, the range's start and the bits."""
         self.taken: dict[int, tuple[z3.ArithRef, z3.BoolRef]] = {}
-        """Turns so far in which a condition held: the turn and the condition in it."""
+        """Iterations so far in which a condition held: the iteration and the condition in it."""
         self.changing: list[z3.ExprRef] = []
-        """Private symbols that have a value in each turn of a loop."""
+        """Private symbols that have a value in each iteration of a loop."""
         self.later = Later((), ())
         """The thread after its loops, for copies that a loop leaves in flight."""
         self.quotients: dict[int, tuple[z3.ArithRef, z3.ArithRef]] = {}
@@ -171,7 +171,7 @@ class Knowledge:
         self.numbers: list[tuple[Access, Value]] = []
         """Stores and atomics, each with the number that it stores or adds."""
         self.recurrences: dict[int, Recurrence] = {}
-        """The data of each loop by the number of its turn's term."""
+        """The data of each loop by the number of its iteration's term."""
         self._names = 0
         x, y, z = contract.threads
         self.thread = {axis: self._axis(f"tid.{axis}", extent) for axis, extent in zip(AXES, (x, y, z), strict=True)}
@@ -283,7 +283,7 @@ class Knowledge:
         shared = {
             *besides,
             *self._numbers((*[value.term for value in self.block.values()], *self.block_symbols)),
-            *self._numbers((*self.turns, *self.finished)),
+            *self._numbers((*self.iterations, *self.finished)),
         }
         for symbol in self.private[len(self._private) :]:
             self._private[symbol.get_id()] = symbol
@@ -298,7 +298,7 @@ class Knowledge:
         return {term.get_id() for term in terms if not isinstance(term, int)}
 
     def loops_in(self, term: z3.ExprRef | int | bool) -> set[int]:
-        """Headers of the loops whose turns a term depends on."""
+        """Headers of the loops whose iterations a term depends on."""
         return set() if isinstance(term, int) else {self.loops[number] for number in self._symbols(term) if number in self.loops}
 
     def _symbols(self, term: z3.ExprRef) -> Iterator[int]:
@@ -359,7 +359,7 @@ class Knowledge:
         return found
 
     def look_later(self) -> None:
-        """Names the values that symbols of turns have after the loops."""
+        """Names the values that symbols of iterations have after the loops."""
         pairs = tuple((symbol, z3.Const(f"{symbol} later", symbol.sort())) for symbol in self.changing)
         facts = [fact for fact in self.facts if mentions(fact, self.changing)]
         self.private += [after for _, after in pairs]
@@ -370,7 +370,7 @@ class Knowledge:
         if not self.guessing:
             data = self.stored if access.kind == "store" else ()
             source = self.latest if access.group is not None else None
-            self.latest = replace(access, turns=tuple(self.turns), data=data, source=source)
+            self.latest = replace(access, iterations=tuple(self.iterations), data=data, source=source)
             self.lifted.accesses.append(self.latest)
 
     def unliftable(self, reason: str) -> Unliftable:

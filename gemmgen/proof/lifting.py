@@ -1,7 +1,7 @@
 """Lifts the PTX of a kernel to formulas for one symbolic thread: the address, condition and barrier interval of each access.
 
-Registers become ``Value``s and conditions over the thread's index, the block's and the problem. A loop gets a counter, its turn;
-registers that it changes get closed forms over the turn, which are guessed from one turn and then proved by induction
+Registers become ``Value``s and conditions over the thread's index, the block's and the problem. A loop gets a counter, its iteration;
+registers that it changes get closed forms over the iteration, which are guessed from one iteration and then proved by induction
 (``gemmgen.proof.loops``). The number of barriers that a thread has passed is one more register, so that two threads are between the
 same barriers if two integers are equal.
 """
@@ -43,7 +43,7 @@ class Lifter:
         self.region(frozenset(range(self.flow.end)), 0, [Edge(0, (), start)])
         self.known.look_later()
         waits = self.known.lifted.waits
-        waits[:] = [wait if wait.turn is not None else replace(wait, guards=self.guards(wait.block, wait.path)) for wait in waits]
+        waits[:] = [wait if wait.iteration is not None else replace(wait, guards=self.guards(wait.block, wait.path)) for wait in waits]
         return self.known.lifted
 
     def region(self, blocks: frozenset[int], entry: int, incoming: Sequence[Edge]) -> tuple[list[Edge], list[Edge]]:
@@ -80,7 +80,7 @@ class Lifter:
         dominator = self.flow.immediate_dominator(block) if block in self.flow.dominators and block != 0 else block
         common = self._paths.get(dominator, ())
         relative = [conjunction(edge.path[_shared(edge.path, common) :]) for edge in edges]
-        ended = [turn for turn in self.known.finished if not any(turn is active for active in self.known.turns)]
+        ended = [iteration for iteration in self.known.finished if not any(iteration is active for active in self.known.iterations)]
         complete = block in self.flow.post_dominators[dominator] and not any(mentions(part, ended) for part in relative)
         path = common if complete and all(_shared(edge.path, common) == len(common) for edge in edges) else (*common, z3.Or(*relative))
         if any(_shared(edge.path, common) < len(common) for edge in edges):
@@ -103,8 +103,8 @@ class Lifter:
     def guards(self, block: int, path: Path) -> Path | None:
         """Conditions under which a thread comes to a place outside of loops that a path leads to, provided that loops end.
 
-        They lack those of the path that say no more than in which turn each loop before the place was left. None where they are not known,
-        as for a turn of an unrolled loop that is not its last one.
+        They lack those of the path that say no more than in which iteration each loop before the place was left. None where they are not
+        known, as for an iteration of an unrolled loop that is not its last one.
         """
         here = self._paths.get(block)
         if here is None or len(here) > len(path) or _shared(path, here) < len(here):
@@ -113,7 +113,7 @@ class Lifter:
         return None if found is None else (*found, *path[len(here) :])
 
     def guards_of_loop(self, header: int) -> Path | None:
-        """Conditions under which a thread comes to a loop, and others that hold in its first turn; None if not known."""
+        """Conditions under which a thread comes to a loop, and others that hold in its first iteration; None if not known."""
         return self._guards(header) if header in self._paths else None
 
     def relative_path(self, block: int, path: Path) -> Path | None:
@@ -133,8 +133,8 @@ class Lifter:
             return None
         return (*before, *path[len(common) :])
 
-    def guards_in_turn(self, header: int, block: int, path: Path) -> Path | None:
-        """Conditions under which a thread that begins a turn of a loop comes to a place in it, with those under which it enters the loop.
+    def guards_in_iteration(self, header: int, block: int, path: Path) -> Path | None:
+        """Conditions under which a thread that begins an iteration of a loop comes to a place in it, and those of entering the loop.
 
         Loops within it are provided to end. None where the conditions are not known.
         """
@@ -144,7 +144,7 @@ class Lifter:
         found: Path = path[len(here) :]
         while block != header:
             dominator = self.flow.immediate_dominator(block)
-            if not self._always_in_turn(header, dominator, block):
+            if not self._always_in_iteration(header, dominator, block):
                 path, common = self._paths[block], self._paths.get(dominator)
                 if common is None or _shared(path, common) < len(common):
                     return None
@@ -153,13 +153,13 @@ class Lifter:
         return (*entry, *found)
 
     def again(self, header: int) -> Path | None:
-        """Conditions under which a thread that begins a turn of a loop begins another one; None where they are not known."""
+        """Conditions under which a thread that begins an iteration of a loop begins another one; None where they are not known."""
         latches = [block for block in self.flow.predecessors[header] if block in self.flow.loops[header]]
         path = self._paths.get(latches[0]) if len(latches) == 1 else None
         if path is None:
             return None
         (latch,) = latches
-        found = self.guards_in_turn(header, latch, path)
+        found = self.guards_in_iteration(header, latch, path)
         if found is None or len(self.flow.successors[latch]) == 1:
             return found
         branches = [condition for _, condition in self.conditions(latches)]
@@ -167,8 +167,8 @@ class Lifter:
             return None
         return (*found, branches[0] if self.flow.successors[latch][0] == header else negation(branches[0]))
 
-    def _always_in_turn(self, header: int, start: int, block: int) -> bool:
-        """True if no way from one block of a loop to the turn's end, or out of the loop, misses another block."""
+    def _always_in_iteration(self, header: int, start: int, block: int) -> bool:
+        """True if no way from one block of a loop to the iteration's end, or out of the loop, misses another block."""
         pending, seen = [start], {start}
         while pending:
             for target in self.flow.successors[pending.pop()]:
@@ -200,7 +200,7 @@ class Lifter:
         return ((block, condition) for block, condition in self.known.lifted.branches if block in wanted)
 
     def agreed(self, block: int, condition: Condition, agree: Callable[[Condition], bool], around: frozenset[int] = frozenset()) -> bool:
-        """True if threads agree on a branch: in the same turns of its loops, and on how many turns the loops before it take."""
+        """True if threads agree on a branch: in the same iterations of its loops, and on how many iterations the loops before it take."""
         if isinstance(condition, bool):
             return True
         if not agree(condition):

@@ -1,8 +1,8 @@
 """Closed forms of a loop's registers: guessed from one iteration on arbitrary values, then proved by induction.
 
 A register may grow by a step that the loop does not change, run around a ring of two to eight places, or grow while a condition
-holds that only goes from true to false. All others are forgotten at the start of each turn. The closed forms of the following
-turn are proved from the body itself, with overflow; a guess that fails is dropped and the rest is proved again.
+holds that only goes from true to false. All others are forgotten at the start of each iteration. The closed forms of the following
+iteration are proved from the body itself, with overflow; a guess that fails is dropped and the rest is proved again.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from gemmgen.proof.values import UNBOUNDED, Condition, Value, add, conjunction
 MAX_ATTEMPTS = 8
 MAX_RING = 8
 MAX_UNROLLED = 40
-"""Turns of a loop that is run turn by turn."""
+"""Iterations of a loop that is run iteration by iteration."""
 GUESS_MILLISECONDS = 1000
 REGISTER_LIMIT = 1 << 63
 
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """A step in every turn."""
+    """A step in every iteration."""
 
     step: z3.ArithRef
 
 
 @dataclass(frozen=True, eq=False)
 class Ring:
-    """One place further in every turn, modulo ``size``."""
+    """One place further in every iteration, modulo ``size``."""
 
     size: int
 
 
 @dataclass(frozen=True, eq=False)
 class GrowthWhile:
-    """A step in every turn in which a condition holds; the condition goes from true to false once."""
+    """A step in every iteration in which a condition holds; the condition goes from true to false once."""
 
     step: z3.ArithRef
     condition: z3.BoolRef
@@ -73,7 +73,7 @@ class Runner(Protocol):
 
 
 def run_loop(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, path: Path, state: State) -> list[Edge]:
-    """Runs a loop; returns its ways out, in terms of the turn in which it is left."""
+    """Runs a loop; returns its ways out, in terms of the iteration in which it is left."""
     blocks = flow.loops[header]
     names = {register.name for block in blocks for instruction in flow.blocks[block] for register in written(instruction)}
     names |= COUNTERS
@@ -89,7 +89,7 @@ def run_loop(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, p
 
 
 def _unroll(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, path: Path, state: State) -> list[Edge] | None:
-    """Runs a loop turn by turn, if every turn knows whether another follows; None if one does not, or after ``MAX_UNROLLED`` turns."""
+    """Runs a loop iteration by iteration, if each knows whether another follows; None if one does not, or after ``MAX_UNROLLED``."""
     marks = known.lifted.marks()
     for _ in range(MAX_UNROLLED):
         back, out = runner.region(flow.loops[header], header, [Edge(header, path, dict(state))])
@@ -113,34 +113,34 @@ class _Loop:
         self.first = flow.blocks[header][0]
         statements = (instruction for block in self.blocks for instruction in flow.blocks[block])
         self.bits = {register.name: bits_of(register.type) for instruction in statements for register in written(instruction)}
-        self.start = {name: z3.Int(f"{name} at the start of a turn") for name in carried}
+        self.start = {name: z3.Int(f"{name} at the start of an iteration") for name in carried}
         self.data: dict[str, Data] = {}
-        """The data that turns change, before the loop."""
+        """The data that iterations change, before the loop."""
 
     def run(self) -> list[Edge]:
         forms, latch = self._guess()
-        if any(_steps_by_blocks(name, form) for name, form in forms.items()) and (left := self._single_turn()) is not None:
+        if any(_steps_by_blocks(name, form) for name, form in forms.items()) and (left := self._single_iteration()) is not None:
             return left
         sides: list[z3.BoolRef] | None = None
         for _ in range(MAX_ATTEMPTS):
             outside = len(self.known.private)
-            turn = self.known.symbol("turn", 0).z3
+            iteration = self.known.symbol("iteration", 0).z3
             counts = {form: self.known.symbol("taken", 0).z3 for form in forms.values() if isinstance(form, GrowthWhile)}
-            values = {name: self._closed(name, forms.get(name), turn, counts) for name in self.carried}
+            values = {name: self._closed(name, forms.get(name), iteration, counts) for name in self.carried}
             substitution = [(self.start[name], values[name].z3) for name in self.carried]
             if sides is None:
                 sides = self._sides(latch, forms)
             invariants = [z3.substitute(side, *substitution) for side in sides]
-            previous = self._previous(latch, forms, values, substitution, turn)
+            previous = self._previous(latch, forms, values, substitution, iteration)
             invariants += [] if previous is None else [previous]
             conditions = {form: z3.substitute(form.condition, *substitution) for form in counts}
             for form, condition in conditions.items():
                 if mentions(condition, counts.values()):
                     raise Unliftable(None, "a loop's step depends on how often it was taken")
-                self.known.taken[counts[form].get_id()] = (turn, condition)
-                before = z3.substitute(condition, (turn, turn - 1))
-                invariants += [counts[form] <= turn, z3.Implies(z3.Or(turn == 0, before), counts[form] == turn)]
-            edges = self._attempt(forms, values, invariants, conditions, counts, turn, sides, substitution, previous)
+                self.known.taken[counts[form].get_id()] = (iteration, condition)
+                before = z3.substitute(condition, (iteration, iteration - 1))
+                invariants += [counts[form] <= iteration, z3.Implies(z3.Or(iteration == 0, before), counts[form] == iteration)]
+            edges = self._attempt(forms, values, invariants, conditions, counts, iteration, sides, substitution, previous)
             if isinstance(edges, _Failed):
                 forms = {name: form for name, form in forms.items() if name not in edges.forms}
                 sides = [side for side in sides if not any(side.eq(wrong) for wrong in edges.sides)]
@@ -151,8 +151,8 @@ class _Loop:
             return edges
         raise Unliftable(self.first, "no invariant of this loop was found")
 
-    def _single_turn(self) -> list[Edge] | None:
-        """The ways out, if no thread comes to a second turn: a loop over the tiles of as many blocks; None if some may."""
+    def _single_iteration(self) -> list[Edge] | None:
+        """The ways out, if no thread comes to a second iteration: a loop over the tiles of as many blocks; None if some may."""
         marks = self.known.lifted.marks()
         start: State = {**self.state, **self.carried, **self.data}
         back, out = self.runner.region(self.blocks, self.header, [Edge(self.header, self.path, start)])
@@ -162,7 +162,7 @@ class _Loop:
         return None
 
     def _guess(self) -> tuple[dict[str, Form], z3.BoolRef]:
-        """Closed forms that one turn from arbitrary values suggests, and the condition of a further turn."""
+        """Closed forms that one iteration from arbitrary values suggests, and the condition of a further iteration."""
         known = self.known
         before = known.guessing
         known.guessing = True
@@ -205,14 +205,14 @@ class _Loop:
             inside = [*known.facts, *path, before >= 0, before < size]
             if known.solver.proves(inside, after.z3 == (before + 1) % size, GUESS_MILLISECONDS):
                 return Ring(size)
-        for other, form in forms.items():  # the value that another register had a turn ago
+        for other, form in forms.items():  # the value that another register had an iteration ago
             possible = isinstance(form, Ring) and initial.low >= 0 and initial.high < form.size and mentions(after.z3, [self.start[other]])
             if possible and known.solver.proves([*known.facts, *path], after.z3 == self.start[other], GUESS_MILLISECONDS):
                 return form
         return None
 
-    def _closed(self, name: str, form: Form | None, turn: z3.ArithRef, counts: Mapping[GrowthWhile, z3.ArithRef]) -> Value:
-        """The register at the start of a turn."""
+    def _closed(self, name: str, form: Form | None, iteration: z3.ArithRef, counts: Mapping[GrowthWhile, z3.ArithRef]) -> Value:
+        """The register at the start of an iteration."""
         initial = self.carried[name]
         if form is None:
             value = self.known.anything(self.bits.get(name, 32), initial.base)
@@ -220,8 +220,8 @@ class _Loop:
                 self.known.at_start.append((self.header, value.z3, initial.z3))
             return value
         if isinstance(form, Ring):
-            return Value((initial.z3 + turn) % form.size, 0, form.size - 1)
-        times = counts[form] if isinstance(form, GrowthWhile) else turn
+            return Value((initial.z3 + iteration) % form.size, 0, form.size - 1)
+        times = counts[form] if isinstance(form, GrowthWhile) else iteration
         if z3.is_int_value(form.step):
             step = form.step.as_long()
             if not step:
@@ -241,7 +241,7 @@ class _Loop:
             for name, start in self.start.items():
                 form = forms.get(name)
                 if isinstance(form, Growth) and z3.is_int_value(form.step) and mentions(a - b, [start]):
-                    # The way back compares the value after the step; at the start of a turn it is a step behind.
+                    # The way back compares the value after the step; at the start of an iteration it is a step behind.
                     at_start = z3.simplify(z3.substitute(a - b, (start, start - form.step)))
                     facts += [at_start > 0, at_start < 0, at_start >= 0, at_start <= 0]
         return facts
@@ -252,15 +252,15 @@ class _Loop:
         forms: Mapping[str, Form],
         values: Mapping[str, Value],
         substitution: Sequence[tuple[z3.ArithRef, z3.ArithRef]],
-        turn: z3.ArithRef,
+        iteration: z3.ArithRef,
     ) -> z3.BoolRef | None:
-        """The first turn, or the condition of a further turn held a turn ago; None if it depends on values that are no longer known."""
+        """The first iteration, or the condition to continue held one iteration ago; None if it depends on values no longer known."""
         there = z3.substitute(latch, *substitution)
         if z3.is_true(z3.simplify(there)):
             return None
         if any(mentions(there, [values[name].z3]) for name in self.carried if name not in forms):
             return None
-        return z3.Or(turn == 0, z3.substitute(there, (turn, turn - 1)))
+        return z3.Or(iteration == 0, z3.substitute(there, (iteration, iteration - 1)))
 
     def _attempt(
         self,
@@ -269,7 +269,7 @@ class _Loop:
         invariants: Sequence[z3.BoolRef],
         conditions: Mapping[GrowthWhile, z3.BoolRef],
         counts: Mapping[GrowthWhile, z3.ArithRef],
-        turn: z3.ArithRef,
+        iteration: z3.ArithRef,
         sides: Sequence[z3.BoolRef],
         substitution: Sequence[tuple[z3.ArithRef, z3.ArithRef]],
         previous: z3.BoolRef | None,
@@ -277,16 +277,18 @@ class _Loop:
         known = self.known
         lifted = known.lifted
         marks, symbols = lifted.marks(), len(known.private)
-        known.turns.append(turn)
-        known.finished.append(turn)
-        known.loops[turn.get_id()] = self.header
+        known.iterations.append(iteration)
+        known.finished.append(iteration)
+        known.loops[iteration.get_id()] = self.header
         start_path = (*self.path, *invariants)
-        begin: State = {**self.state, **values, **{name: Carried(turn, name) for name in self.data}}
+        begin: State = {**self.state, **values, **{name: Carried(iteration, name) for name in self.data}}
         back, out = self.runner.region(self.blocks, self.header, [Edge(self.header, start_path, begin)])
-        known.turns.pop()
-        known.recurrences[turn.get_id()] = Recurrence(self.header, tuple(known.turns), self.path, start_path, (False,), self.data, {})
+        known.iterations.pop()
+        known.recurrences[iteration.get_id()] = Recurrence(
+            self.header, tuple(known.iterations), self.path, start_path, (False,), self.data, {}
+        )
         if not back:
-            # A single turn needs no invariants, and none was proved.
+            # A single iteration needs no invariants, and none was proved.
             if not sides and previous is None:
                 return out
             lifted.forget_since(marks)
@@ -302,52 +304,56 @@ class _Loop:
             if isinstance(form, GrowthWhile):
                 now = conditions[form]
                 further[form] = counts[form] + z3.If(now, 1, 0)
-                if not known.proves([*path, now], counts[form] == turn):
+                if not known.proves([*path, now], counts[form] == iteration):
                     failed.forms.add(name)
                     continue
-            wanted = self._closed(name, form, turn + 1, further)
+            wanted = self._closed(name, form, iteration + 1, further)
             if not known.proves(path, value.z3 == wanted.z3):
                 failed.forms.add(name)
         for side in sides:
             here = z3.substitute(side, *substitution)
-            first, following = (z3.substitute(here, (turn, at)) for at in (z3.IntVal(0), turn + 1))
+            first, following = (z3.substitute(here, (iteration, at)) for at in (z3.IntVal(0), iteration + 1))
             if not known.proves(path, following) or not known.proves(self.path, first):
                 failed.sides.append(side)
-        if previous is not None and not known.proves(path, z3.substitute(previous, (turn, turn + 1))):
+        if previous is not None and not known.proves(path, z3.substitute(previous, (iteration, iteration + 1))):
             failed.latch = True
         if failed:
             lifted.forget_since(marks)
             return failed
         changed = {name: value for name, value in after.items() if name in self.data and not isinstance(value, Value | bool | z3.BoolRef)}
-        known.recurrences[turn.get_id()] = Recurrence(self.header, tuple(known.turns), self.path, start_path, path, self.data, changed)
+        known.recurrences[iteration.get_id()] = Recurrence(
+            self.header, tuple(known.iterations), self.path, start_path, path, self.data, changed
+        )
         if not known.guessing and not self._ends(forms, values, path):
             lifted.unbounded_loops.append(self.first)
         start = len(self.path) + len(invariants)
-        unknown = [each for each in known.private[symbols:] if not each.eq(turn)] + [*counts.values()]
-        bounds = [z3.substitute(side, *substitution) for side in sides]  # of counters; an inequality alone says nothing of earlier turns
+        unknown = [each for each in known.private[symbols:] if not each.eq(iteration)] + [*counts.values()]
+        bounds = [
+            z3.substitute(side, *substitution) for side in sides
+        ]  # of counters; an inequality alone says nothing of earlier iterations
         again = conjunction([*path[start:], *[bound for bound in bounds if not mentions(bound, unknown)]])
         if not mentions(again, unknown):
-            self._reached_waits(again, turn, start, unknown)
+            self._reached_waits(again, iteration, start, unknown)
         return out
 
-    def _reached_waits(self, again: z3.BoolRef, turn: z3.ArithRef, start: int, unknown: Sequence[z3.ExprRef]) -> None:
-        """Notes when a thread comes to the waits of a turn: if it enters the loop, a turn ago went on, and goes their way in this turn.
+    def _reached_waits(self, again: z3.BoolRef, iteration: z3.ArithRef, start: int, unknown: Sequence[z3.ExprRef]) -> None:
+        """Notes when a thread comes to the waits of one iteration: it enters the loop, continued an iteration ago, and goes their way now.
 
-        The condition under which a turn continues must hold in all earlier turns if it holds in one.
+        The condition under which an iteration continues must hold in all earlier iterations if it holds in one.
         """
         known = self.known
         waits = known.lifted.waits
-        mine = [place for place, wait in enumerate(waits) if wait.turn is not None and wait.turn.eq(turn)]
-        later = z3.substitute(again, (turn, turn + 1))
-        if mine and known.proves((turn >= 0, later), again):
-            entered = conjunction([*self.path, z3.Or(turn == 0, z3.substitute(again, (turn, turn - 1)))])
+        mine = [place for place, wait in enumerate(waits) if wait.iteration is not None and wait.iteration.eq(iteration)]
+        later = z3.substitute(again, (iteration, iteration + 1))
+        if mine and known.proves((iteration >= 0, later), again):
+            entered = conjunction([*self.path, z3.Or(iteration == 0, z3.substitute(again, (iteration, iteration - 1)))])
             for place in mine:
                 inside = conjunction(waits[place].path[start:])
                 if not mentions(inside, unknown):
                     waits[place] = replace(waits[place], reached=z3.And(entered, inside))
 
     def _ends(self, forms: Mapping[str, Form], values: Mapping[str, Value], path: Path) -> bool:
-        """True if some register that grows by a step other than 0 is bounded on the way back: the number of turns is, then, too."""
+        """True if some register that grows by a step other than 0 is bounded on the way back: the number of iterations is, then, too."""
         for name, form in forms.items():
             if not isinstance(form, Growth) or name in COUNTERS:
                 continue

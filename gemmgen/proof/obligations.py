@@ -398,8 +398,8 @@ def _product(number: int, parts: Sequence[z3.ArithRef]) -> z3.ArithRef:
 class OtherThread:
     """A second thread: every private symbol once more; in one block, values that depend on the block alone stay shared."""
 
-    def __init__(self, known: Knowledge, same_block: bool, same_turns: bool = False) -> None:
-        kept: set[int] = {turn.get_id() for turn in known.finished} if same_turns else set()
+    def __init__(self, known: Knowledge, same_block: bool, same_iterations: bool = False) -> None:
+        kept: set[int] = {iteration.get_id() for iteration in known.finished} if same_iterations else set()
         if same_block:
             kept |= {value.term.get_id() for value in known.block.values() if not isinstance(value.term, int)}
             kept |= {symbol.get_id() for symbol in known.block_symbols}
@@ -443,27 +443,32 @@ class _Landing:
 
 
 def landings(known: Knowledge, access: Access, level: int) -> list[_Landing]:
-    """The waits for an asynchronous copy. Where each turn closes as many groups, the turn of its wait follows from the group's number."""
+    """The waits for an asynchronous copy. Where each iteration closes as many groups, that of its wait follows from the group's number."""
     assert access.group is not None
     found: list[_Landing] = []
     for wait in known.lifted.waits:
         if wait.reached is None:
             continue
-        if wait.turn is None:
+        if wait.iteration is None:
             if not mentions(wait.groups.z3, known.finished) and not mentions(wait.barriers[level].z3, known.finished):
                 closed = access.group.z3 + (wait.pending + 1) <= wait.groups.z3
                 found.append(_Landing(z3.And(wait.reached, closed), wait.barriers[level].z3))
             continue
-        step = z3.simplify(z3.substitute(wait.groups.z3, (wait.turn, wait.turn + 1)) - wait.groups.z3, som=True)
+        step = z3.simplify(z3.substitute(wait.groups.z3, (wait.iteration, wait.iteration + 1)) - wait.groups.z3, som=True)
         if not z3.is_int_value(step) or step.as_long() < 1:
             continue
         groups = step.as_long()
-        before = z3.simplify(wait.groups.z3 - wait.turn * groups, som=True)
+        before = z3.simplify(wait.groups.z3 - wait.iteration * groups, som=True)
         if mentions(before, known.finished):
             continue
-        turn = (access.group.z3 + (wait.pending + groups) - before) / groups
-        turn = z3.If(turn >= 0, turn, z3.IntVal(0))
-        found.append(_Landing(z3.substitute(wait.reached, (wait.turn, turn)), z3.substitute(wait.barriers[level].z3, (wait.turn, turn))))
+        iteration = (access.group.z3 + (wait.pending + groups) - before) / groups
+        iteration = z3.If(iteration >= 0, iteration, z3.IntVal(0))
+        found.append(
+            _Landing(
+                z3.substitute(wait.reached, (wait.iteration, iteration)),
+                z3.substitute(wait.barriers[level].z3, (wait.iteration, iteration)),
+            )
+        )
     return found
 
 
@@ -486,7 +491,7 @@ def _begins_in_time(
 def final_waits(known: Knowledge) -> Iterator[tuple[Wait, z3.BoolRef]]:
     """Waits after loops, each with the condition under which a thread comes to it. A copy that it covers was begun before it.
 
-    Their statements about turns mean the last turn of each loop.
+    Their statements about iterations mean the last iteration of each loop.
     """
     if known.lifted.unbounded_loops:
         return
@@ -611,9 +616,9 @@ def _meeting(
     for level, members in enumerate(lifter.members, start=1):
         if members is not None:  # threads of one team or warp, which its barriers keep apart
             together.append(z3.Or(members != other.term(members), conjunction(_meet(known, one, two, other, level))))
-    # A copy does not meet itself, which only one copy at that address in one turn of its loops can be.
+    # A copy does not meet itself, which only one copy at that address in one iteration of its loops can be.
     same_copy = group is group_ and group.count == len(group.offsets)
-    other_copy = z3.Or(apart, *[turn != other.term(turn) for turn in one.turns])
+    other_copy = z3.Or(apart, *[iteration != other.term(iteration) for iteration in one.iterations])
     if one.group is None and two.group is None:
         together.append(apart)
     pairs = group.count * (group.count + 1) // 2 if group is group_ else group.count * group_.count
@@ -763,8 +768,8 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
     for parts in known.block_parts.values():  # a block is known by the parts of its index, where the kernel uses those
         who += parts
     who += known.block_symbols
-    turns = tuple(dict.fromkeys(turn for store in stores for turn in store.turns))
-    different = z3.Or(*[symbol != other.term(symbol) for symbol in (*who, *turns)])
+    iterations = tuple(dict.fromkeys(iteration for store in stores for iteration in store.iterations))
+    different = z3.Or(*[symbol != other.term(symbol) for symbol in (*who, *iterations)])
     classes: dict[tuple[str, ...], bool] = {}
     groups = [next(first for first, other_ in enumerate(places) if _class(one, other_, 0) is not None) for one in places]
     for number, one in enumerate(places):
@@ -815,8 +820,8 @@ def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], ide
     tell apart the blocks that store; all of them otherwise."""
     blocks = [part for parts in known.block_parts.values() for part in parts]
     outer: dict[int, z3.ArithRef | None] = {part.get_id(): known.extents[part.get_id()] for part in blocks}
-    turns = {turn.get_id(): None for store, _, _ in places for turn in store.turns}
-    outer |= turns
+    iterations = {iteration.get_id(): None for store, _, _ in places for iteration in store.iterations}
+    outer |= iterations
     parts = {part.get_id() for part in blocks}
     divided: list[tuple[int, int, z3.ArithRef, frozenset[int]]] = []
     private = {symbol.get_id() for symbol in known.private}
@@ -830,7 +835,7 @@ def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], ide
         if all(known.proves(store.path, divisor >= 1) for store, _, _ in places):
             divided.append((*numbers, dividend, node_of(divisor).symbols & private))
             outer |= {numbers[0]: None, numbers[1]: _values_of(known, remainder.z3, divisor, places)}
-    identities = frozenset({*parts, *turns}) if identity is None else identity | frozenset(turns)
+    identities = frozenset({*parts, *iterations}) if identity is None else identity | frozenset(iterations)
     stores = [Stored(indices, count.as_long(), store.path) for store, indices, count in places if z3.is_int_value(count)]
     if len(stores) < len(places):
         return False
@@ -969,7 +974,9 @@ def progress(lifter: Lifter, common: Collection[int] = (), ended: Collection[int
         for block in lifter.ways_out(header):
             verdict.obligations += 1
             if not all(lifter.agreed(*branch, uniform) for branch in lifter.conditions([block])):
-                verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a block may leave a loop with barriers at different turns")
+                verdict.unproved.append(
+                    f"{_of_block(lifter, block)}: threads of a block may leave a loop with barriers at different iterations"
+                )
             else:
                 verdict.proved += 1
     for instruction in incomplete_masks(known.function, known.contract.launch.threads):
@@ -998,11 +1005,11 @@ def _deciding(lifter: Lifter, block: int) -> Iterator[tuple[int, Condition]]:
 
 
 class _Together:
-    """Conditions that two threads of one block agree on in the same turn of a loop if a term has the same value for both."""
+    """Conditions that two threads of one block agree on in the same iteration of a loop if a term has the same value for both."""
 
     def __init__(self, known: Knowledge, common: Collection[int]) -> None:
         self._known, self._common = known, common
-        self._other = OtherThread(known, same_block=True, same_turns=True)
+        self._other = OtherThread(known, same_block=True, same_iterations=True)
         self._answers: dict[int, bool] = {}
 
     def agree(self, members: z3.ArithRef, condition: Condition) -> bool:

@@ -79,7 +79,7 @@ def _earlier(lifter: Lifter, sequence: LaunchSequence, launch: KernelLaunch, mod
 def _is_stored(lifter: Lifter, load: Access, source: _Source) -> bool:
     """True if each part of a load as wide as a store was stored."""
     for store in source.stores:
-        if not isinstance(load.size, int) or not isinstance(store.size, int) or load.size % store.size or store.turns:
+        if not isinstance(load.size, int) or not isinstance(store.size, int) or load.size % store.size or store.iterations:
             continue
         offsets = range(0, load.size, store.size)
         if all(any(_meets(lifter, load, at, each, source) for each in source.stores if each.size == store.size) for at in offsets):
@@ -90,7 +90,7 @@ def _is_stored(lifter: Lifter, load: Access, source: _Source) -> bool:
 def _meets(lifter: Lifter, load: Access, offset: int, store: Access, source: _Source) -> bool:
     """True if some thread of some block makes a store to the bytes at an offset of a load."""
     known, theirs = lifter.known, source.lifter.known
-    guards = None if store.turns else source.lifter.guards(store.block, store.path)
+    guards = None if store.iterations else source.lifter.guards(store.block, store.path)
     if guards is None or load.address is None or store.address is None:
         return False
     blocks = [part for parts in theirs.block_parts.values() for part in parts]

@@ -31,7 +31,7 @@ from gemmgen.proof.members import incomplete_masks, missing_lanes
 from gemmgen.proof.obligations import Verdict, formula
 from gemmgen.proof.registers import read_unwritten
 from gemmgen.proof.rings import PROPERTIES, Findings, Ring, follow, place_of
-from gemmgen.proof.roles import FEW_TURNS, SHARED_BASE, Runner, Step
+from gemmgen.proof.roles import FEW_ITERATIONS, SHARED_BASE, Runner, Step
 from gemmgen.proof.semantics import _ARITHMETIC, _special
 from gemmgen.proof.solver import Solver
 from gemmgen.proof.symbols import Content, Expression, compares_floats, negation_free, signed
@@ -95,7 +95,7 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     for beginning, limit in runner.beginnings:
         fits = _fits(beginning, limit, known)
         for name in ("races", "progress", "initialised", "once"):
-            ring.found.note(name, ("beginning", beginning, limit), fits, "the turns of a loop may overflow")
+            ring.found.note(name, ("beginning", beginning, limit), fits, "the iterations of a loop may overflow")
     ring.found.note("progress", "loops", loops, "a loop was not proved to end")
     if not ring.found.reasons["once"] and ring.sends:
         why = "see progress"
@@ -109,15 +109,15 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     why_incomplete = "once and progress must be proved first"
     direct = list(ring.direct.values())
     if direct and uses_tensor_memory(function):
-        # A sound verdict on one turn for each tile is one on a loop over tiles. Whether all tiles have turns is not asked.
+        # A sound verdict on one iteration for each tile is one on a loop over tiles. Whether all tiles have iterations is not asked.
         accesses, why_incomplete = None, "results that threads store in a loop over tiles are not followed"
         lifted, of_tile = ended_early(function, direct), _of_tiles(sequence, launch, runner, known, in_range)
-        turn = None if of_tile is None else one_tile(lifted, direct)
-        if of_tile is None or turn is None:
+        iteration = None if of_tile is None else one_tile(lifted, direct)
+        if of_tile is None or iteration is None:
             for name in ("memory", "once", "races", "initialised"):
                 ring.found.note(name, "direct", False, why_incomplete, direct[0])
         else:
-            note_direct_accesses(ring.found, module, turn, of_tile, solver, direct, sent, fetched)
+            note_direct_accesses(ring.found, module, iteration, of_tile, solver, direct, sent, fetched)
     elif direct:
         lifter = note_direct_accesses(ring.found, module, function, contract, solver, direct, sent, fetched)
         accesses = None if lifter is None else lifter.known.lifted.accesses
@@ -433,12 +433,12 @@ def _limit_mentions(step: Step, counters: Collection[Expression]) -> bool:
 
 
 def _fits(beginning: Content, limit: Content, known: Knowledge) -> bool:
-    """True if a beginning and the turns of its loop, up to a limit that is at least 1 or a few more than the beginning, do not overflow."""
+    """True if a beginning and the iterations of its loop, up to a limit of at least 1 or a few more than the beginning, do not overflow."""
     counters: dict[Expression, Value] = {}
-    first, turns = _value(beginning, known, counters), _value(limit, known, counters)
-    if first is None or turns is None or first.base or turns.base:
+    first, iterations = _value(beginning, known, counters), _value(limit, known, counters)
+    if first is None or iterations is None or first.base or iterations.base:
         return False
-    return known.proves([turns.z3 >= 1], z3.And(first.z3 + turns.z3 <= MOST, first.z3 + FEW_TURNS + 1 <= MOST))
+    return known.proves([iterations.z3 >= 1], z3.And(first.z3 + iterations.z3 <= MOST, first.z3 + FEW_ITERATIONS + 1 <= MOST))
 
 
 def _has_counter(expression: Expression) -> bool:

@@ -1,4 +1,4 @@
-"""Shared memory: the store that a load reads from, for all threads, blocks and turns of loops.
+"""Shared memory: the store that a load reads from, for all threads, blocks and iterations of loops.
 
 An index or an address is a form: a sum that all threads of a block share, and a number for each thread, which is a table. The bytes of a
 load come from the store that is found by its address. The lemma: its thread carries that store out, a barrier orders it before the
@@ -26,7 +26,7 @@ from gemmgen.proof.values import Condition, as_condition, conjuncts
 MAX_SPLITS = 2
 """Conditions that distinguish problems."""
 FARTHEST = 9
-"""Turns between a store to shared memory and the load of that data."""
+"""Iterations between a store to shared memory and the load of that data."""
 BETWEEN = "another store may come between a store and the load of that data"
 FAR_APART = 512
 """Bytes between the parts of shared memory that stores are looked at by, such as the tiles of A and B."""
@@ -62,7 +62,7 @@ class Site:
 
     access: Access
     address: Form
-    turn: z3.ArithRef | None
+    iteration: z3.ArithRef | None
     bytes: int
 
 
@@ -72,7 +72,7 @@ class Stores:
 
     base: str
     sites: Sequence[Site]
-    turn: z3.ArithRef | None
+    iteration: z3.ArithRef | None
     barriers: z3.ArithRef
     outer: Mapping[Monomial, int]
     addresses: Numbers
@@ -85,12 +85,12 @@ class Stores:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """The stores that a load reads from: those of ``shift`` turns later, or at one turn those before the loop."""
+    """The stores that a load reads from: those of ``shift`` iterations later, or at one iteration those before the loop."""
 
     stores: Stores
     shift: int
     at: int | None
-    """The only turn of the case; None for all turns from ``-shift`` on."""
+    """The only iteration of the case; None for all iterations from ``-shift`` on."""
     delta: int
     """Difference between the table of a load and the addresses of the stores."""
 
@@ -113,7 +113,7 @@ class Provenance:
         self._known_of: dict[int, z3.ArithRef] = {}
         self._forms: dict[tuple[object, ...], Form] = {}
         self._moved: dict[tuple[object, ...], Form] = {}
-        """Forms with another turn, without a table."""
+        """Forms with another iteration, without a table."""
         self._possible: set[tuple[int, frozenset[int]]] = set()
         self._ordered: dict[tuple[object, ...], bool] = {}
         self._carried_out: set[tuple[object, ...]] = set()
@@ -129,9 +129,9 @@ class Provenance:
         self._cases: dict[tuple[object, ...], list[Case]] = {}
         self._failures: dict[tuple[object, ...], str] = {}
         self._dependent: dict[int, bool] = {}
-        self._of_turns = [symbol for symbol in self._known.changing if symbol.get_id() in self._known.quotients]
-        """Quotients in loops: another turn in place of theirs would leave them as they are."""
-        self._own_turns = [turn for turn in self._known.finished if not self._is_uniform(turn)]
+        self._of_iterations = [symbol for symbol in self._known.changing if symbol.get_id() in self._known.quotients]
+        """Quotients in loops: another iteration in place of theirs would leave them as they are."""
+        self._own_iterations = [iteration for iteration in self._known.finished if not self._is_uniform(iteration)]
         self._other: OtherThread | None = None
         self._passed: dict[int, z3.ArithRef] = {}
         """Counts of barriers, kept so that their numbers are not given to others."""
@@ -146,11 +146,11 @@ class Provenance:
     def _found_form(self, term: z3.ArithRef, path: Path) -> Form:
         known = self._known
         for number in node_of(term).symbols & known.taken.keys():
-            turn, symbol = known.taken[number][0], term_of(number)
-            if not self.proves(path, symbol == turn):
+            iteration, symbol = known.taken[number][0], term_of(number)
+            if not self.proves(path, symbol == iteration):
                 raise NotShown("how often a pointer was moved is not known")
-            term = z3.substitute(term, (symbol, turn))
-        if mentions(term, self._of_turns):
+            term = z3.substitute(term, (symbol, iteration))
+        if mentions(term, self._of_iterations):
             raise NotShown("an index that is divided by a number that is not known, in a loop")
         outer: dict[Monomial, int] = {}
         table: Numbers = np.zeros(self._threads, dtype=np.int64)
@@ -172,23 +172,23 @@ class Provenance:
         number = term.get_id()
         if number not in self._dependent:
             self.kept.append(term)
-            own = mentions(term, self._own_turns) or mentions(term, self._of_turns)
+            own = mentions(term, self._own_iterations) or mentions(term, self._of_iterations)
             self._dependent[number] = own or self._known.depends_on_thread(term)
         return self._dependent[number]
 
-    def _is_uniform(self, turn: z3.ArithRef) -> bool:
-        """True if all threads of a block leave a loop in the same turn."""
+    def _is_uniform(self, iteration: z3.ArithRef) -> bool:
+        """True if all threads of a block leave a loop in the same iteration."""
         known, lifter = self._known, self._lifter
 
         def agree(condition: Condition) -> bool:
             return isinstance(condition, bool) or not known.depends_on_thread(condition)
 
-        loop = known.recurrences.get(turn.get_id())
+        loop = known.recurrences.get(iteration.get_id())
         return loop is not None and all(lifter.agreed(*each, agree) for each in lifter.conditions(lifter.ways_out(loop.header)))
 
-    def loop(self, turn: z3.ArithRef) -> Recurrence:
-        """The loop of a turn, which must lie in no other."""
-        loop = self._known.recurrences[turn.get_id()]
+    def loop(self, iteration: z3.ArithRef) -> Recurrence:
+        """The loop of an iteration, which must lie in no other."""
+        loop = self._known.recurrences[iteration.get_id()]
         if loop.outer:
             raise NotShown("a loop within another")
         return loop
@@ -225,13 +225,13 @@ class Provenance:
             total = total + part
         return total
 
-    def moved(self, form: Form, turn: z3.ArithRef, into: z3.ArithRef) -> Form:
-        """A form with another turn in place of one, the only one that it depends on."""
-        key = (turn.get_id(), into.get_id(), *sorted(form.outer.items()))
+    def moved(self, form: Form, iteration: z3.ArithRef, into: z3.ArithRef) -> Form:
+        """A form with another iteration in place of one, the only one that it depends on."""
+        key = (iteration.get_id(), into.get_id(), *sorted(form.outer.items()))
         if key not in self._moved:
-            if mentions(self.outer_term(form.outer), [each for each in self._known.finished if not each.eq(turn)]):
+            if mentions(self.outer_term(form.outer), [each for each in self._known.finished if not each.eq(iteration)]):
                 raise NotShown("an index that depends on two loops")
-            term = z3.simplify(z3.substitute(self.outer_term(form.outer), (turn, into)))
+            term = z3.simplify(z3.substitute(self.outer_term(form.outer), (iteration, into)))
             self.kept.append((into, term))
             outer = dict(self._known.polynomials.of(term))
             self._moved[key] = Form(outer, np.asarray(outer.pop((), 0), dtype=np.int64))
@@ -299,11 +299,11 @@ class Provenance:
                 raise NotShown("a store to shared memory at an unknown address")
             if access.address.base != base:
                 continue
-            if len(access.turns) > 1 or access.kind == "atomic" or access.size % self.unit or access.size >= MAX_PARTS * self.unit:
+            if len(access.iterations) > 1 or access.kind == "atomic" or access.size % self.unit or access.size >= MAX_PARTS * self.unit:
                 if self._partial:
                     continue
                 raise NotShown("stores to shared memory in nested loops, atomic ones and those of parts of elements")
-            turn = access.turns[0] if access.turns else None
+            iteration = access.iterations[0] if access.iterations else None
             try:
                 address = self.form(access.address.z3, access.path)
             except (NotShown, NotEnumerable):
@@ -312,8 +312,8 @@ class Provenance:
                 raise
             barriers = self.barriers(access)
             copies = None if access.group is None else access.group.key
-            key = (None if turn is None else turn.get_id(), barriers.get_id(), copies, *sorted(address.outer.items()))
-            groups.setdefault(key, []).append(Site(access, address, turn, access.size))
+            key = (None if iteration is None else iteration.get_id(), barriers.get_id(), copies, *sorted(address.outer.items()))
+            groups.setdefault(key, []).append(Site(access, address, iteration, access.size))
         for sites in groups.values():
             addresses, numbers, parts, threads = [], [], [], []
             for number, site in enumerate(sites):
@@ -336,7 +336,7 @@ class Provenance:
             yield Stores(
                 base,
                 sites,
-                first.turn,
+                first.iteration,
                 self.barriers(first.access),
                 first.address.outer,
                 sorted_,
@@ -371,10 +371,10 @@ class Provenance:
     def _shown_carried_out(self, site: Site, case: Case, threads: Numbers, premises: Path) -> bool:
         """True if the store of every thread is carried out, not only that of these."""
         store, for_all = site.access, True
-        guards = None if site.turn is not None else self._lifter.guards(store.block, store.path)  # ways out of loops say nothing
+        guards = None if site.iteration is not None else self._lifter.guards(store.block, store.path)  # ways out of loops say nothing
         conditions: list[Condition] = list(store.path if guards is None else guards)
-        if site.turn is not None:
-            loop = self.loop(site.turn)
+        if site.iteration is not None:
+            loop = self.loop(site.iteration)
             length = len(loop.prefix)
             if len(store.path) < length or any(mine is not theirs for mine, theirs in zip(store.path, loop.prefix, strict=False)):
                 raise NotShown("a store whose path through its loop is not known")
@@ -395,23 +395,23 @@ class Provenance:
                     for_all = False
                 continue
             wanted = condition
-            if site.turn is not None:
-                wanted = z3.substitute(condition, (site.turn, self.turn_of(site.turn, case)))
+            if site.iteration is not None:
+                wanted = z3.substitute(condition, (site.iteration, self.iteration_of(site.iteration, case)))
             if not self.proves(premises, wanted):
-                raise NotShown("a store that is not carried out in every turn")
+                raise NotShown("a store that is not carried out in every iteration")
         return for_all
 
     def _all_threads_come(self, condition: z3.BoolRef, site: Site, case: Case, premises: Path) -> None:
         """A condition of a store holds for any thread."""
         self._other = self._other or OtherThread(self._known, same_block=True)
         theirs = self._other.term(condition)
-        if site.turn is not None:
-            theirs = z3.substitute(theirs, (self._other.term(site.turn), self.turn_of(site.turn, case)))
+        if site.iteration is not None:
+            theirs = z3.substitute(theirs, (self._other.term(site.iteration), self.iteration_of(site.iteration, case)))
         if not isinstance(theirs, z3.BoolRef) or not self.proves((*premises, *self._other.facts), theirs):
             raise NotShown("a store that some threads may leave out")
 
-    def turn_of(self, turn: z3.ArithRef, case: Case) -> z3.ArithRef:
-        return turn + case.shift if case.at is None else z3.IntVal(case.at + case.shift)
+    def iteration_of(self, iteration: z3.ArithRef, case: Case) -> z3.ArithRef:
+        return iteration + case.shift if case.at is None else z3.IntVal(case.at + case.shift)
 
     def premises(self, access: Access, case: Case) -> Path:
         key = (id(access), case.shift, case.at)
@@ -435,29 +435,29 @@ class Provenance:
         return (*access.path, loops + case.shift >= 0)
 
     def loop_of(self, access: Access) -> z3.ArithRef | None:
-        """The turn of the loop that a load is in, or that it comes after; None for loads before all loops."""
+        """The iteration of the loop that a load is in, or that it comes after; None for loads before all loops."""
         if id(access) not in self._loops_of:
             self._loops_of[id(access)] = self._found_loop(access)
             self.kept.append(access)
         return self._loops_of[id(access)]
 
     def _found_loop(self, access: Access) -> z3.ArithRef | None:
-        if access.turns:
-            if len(access.turns) > 1:
+        if access.iterations:
+            if len(access.iterations) > 1:
                 raise NotShown("a load in nested loops")
-            return access.turns[0]
+            return access.iterations[0]
         base = access.base
-        turns = [store.turn for store in self.all_stores(base or "") if store.turn is not None]
+        iterations = [store.iteration for store in self.all_stores(base or "") if store.iteration is not None]
         order = self._lifter.flow.order
-        for turn in turns:  # the loop was entered, and comes before
-            loop = self.loop(turn)
+        for iteration in iterations:  # the loop was entered, and comes before
+            loop = self.loop(iteration)
             entered = z3.And(*[as_condition(condition) for condition in loop.entry]) if loop.entry else z3.BoolVal(True)
             if order[loop.header] < order[access.block] and not self.depends(entered) and self.proves(access.path, entered):
-                return turn
+                return iteration
         return None
 
     def sources(self, access: Access, address: Form) -> list[Case]:
-        """The stores that a load reads from, in every turn. Raises ``NotShown``."""
+        """The stores that a load reads from, in every iteration. Raises ``NotShown``."""
         assert access.address is not None and access.address.base is not None
         key = (
             access.address.base,
@@ -485,20 +485,20 @@ class Provenance:
     def _searched(self, access: Access, address: Form, span: tuple[int, int] | None) -> list[Case]:
         assert access.address is not None and access.address.base is not None
         groups = self.all_stores(access.address.base)[::-1]  # a load reads the last one before it
-        turn = self.loop_of(access)
+        iteration = self.loop_of(access)
         load_barriers = self.barriers(access)
         if self.depends(load_barriers):
             raise NotShown("threads differ in the barriers they passed")
         found: list[Case] = []
-        if turn is None:
+        if iteration is None:
             for group in groups:
-                if group.turn is None and (case := self._fixed(access, address, group, None)) is not None:
+                if group.iteration is None and (case := self._fixed(access, address, group, None)) is not None:
                     self._nothing_between(access, address, case, groups, span)
                     return [case]
             raise NotShown("no store before a load was found")
         for shift in range(0, -FARTHEST, -1):
             for group in groups:
-                if group.turn is None or not group.turn.eq(turn):
+                if group.iteration is None or not group.iteration.eq(iteration):
                     continue
                 case = Case(group, shift, None, 0)
                 if self._matches(access, address, case):
@@ -510,16 +510,16 @@ class Provenance:
         if not found:
             raise NotShown("no store was found that a load in a loop reads from")
         for at in range(-found[0].shift):
-            if self.impossible((*access.path, turn == at)):
+            if self.impossible((*access.path, iteration == at)):
                 continue
             for group in groups:
-                fixed = None if group.turn is not None else self._fixed(access, address, group, at)
+                fixed = None if group.iteration is not None else self._fixed(access, address, group, at)
                 if fixed is not None:
                     self._nothing_between(access, address, fixed, groups, span)
                     found.append(fixed)
                     break
             else:
-                raise NotShown("no store was found that a load in the first turns reads from")
+                raise NotShown("no store was found that a load in the first iterations reads from")
         return found
 
     def written(self, address: Form, case: Case) -> tuple[Numbers, Numbers, Numbers]:
@@ -539,13 +539,13 @@ class Provenance:
         return bool((group.addresses[places] == wanted).all())
 
     def _matches(self, access: Access, address: Form, case: Case) -> bool:
-        """True if the stores of a loop, some turns earlier, are those at a load's address, and before it."""
+        """True if the stores of a loop, some iterations earlier, are those at a load's address, and before it."""
         if not self._overlaps(address, case.stores, 0) or not self.same_place(access, address, case):
             return False
         return self._before(access, case, self.premises(access, case))
 
     def same_place(self, access: Access, address: Form, case: Case) -> bool:
-        """True if the part of an address that the threads share is, in every turn, that of the stores of a loop some turns earlier."""
+        """True if the part of an address that the threads share is, in every iteration, that of a loop's stores some iterations earlier."""
         key = (tuple(sorted(address.outer.items())), id(case.stores), case.shift, case.at, *self.key(self.premises(access, case)))
         if key not in self._places:
             self.kept.append(case.stores)
@@ -554,24 +554,24 @@ class Provenance:
 
     def _is_same_place(self, access: Access, address: Form, case: Case) -> bool:
         group = case.stores
-        if group.turn is None:
+        if group.iteration is None:
             return False
-        moved = self.turn_of(group.turn, case)
-        there = z3.substitute(self.outer_term(group.outer), (group.turn, moved))
-        if not self._quickly_equal(there, self.outer_term(address.outer), group.turn):
+        moved = self.iteration_of(group.iteration, case)
+        there = z3.substitute(self.outer_term(group.outer), (group.iteration, moved))
+        if not self._quickly_equal(there, self.outer_term(address.outer), group.iteration):
             return False
         return self.proves(self.premises(access, case), there == self.outer_term(address.outer))
 
-    def _quickly_equal(self, one: z3.ArithRef, two: z3.ArithRef, turn: z3.ArithRef) -> bool:
-        """False if two terms differ at some turns."""
+    def _quickly_equal(self, one: z3.ArithRef, two: z3.ArithRef, iteration: z3.ArithRef) -> bool:
+        """False if two terms differ at some iterations."""
         for at in (20, 21, 25):
-            difference = z3.simplify(z3.substitute(one - two, (turn, z3.IntVal(at))))
+            difference = z3.simplify(z3.substitute(one - two, (iteration, z3.IntVal(at))))
             if z3.is_int_value(difference) and difference.as_long():
                 return False
         return True
 
     def _fixed(self, access: Access, address: Form, group: Stores, at: int | None) -> Case | None:
-        """The case of stores outside of loops, for a load outside of them or in one turn."""
+        """The case of stores outside of loops, for a load outside of them or in one iteration."""
         delta = self.distance(access, address, group, at)
         if delta is None:
             return None
@@ -581,24 +581,29 @@ class Provenance:
         return case
 
     def distance(self, access: Access, address: Form, group: Stores, at: int | None) -> int | None:
-        """Bytes between the shared part of a load's address, in one turn or in all, and of stores outside of loops."""
-        turn = self.loop_of(access)
-        key = (tuple(sorted(address.outer.items())), tuple(sorted(group.outer.items())), at, None if turn is None else turn.get_id())
+        """Bytes between the shared part of a load's address, in one iteration or in all, and of stores outside of loops."""
+        iteration = self.loop_of(access)
+        key = (
+            tuple(sorted(address.outer.items())),
+            tuple(sorted(group.outer.items())),
+            at,
+            None if iteration is None else iteration.get_id(),
+        )
         if key not in self._distances:
-            self._distances[key] = self._found_distance(address, group, at, turn)
+            self._distances[key] = self._found_distance(address, group, at, iteration)
         return self._distances[key]
 
-    def _found_distance(self, address: Form, group: Stores, at: int | None, turn: z3.ArithRef | None) -> int | None:
+    def _found_distance(self, address: Form, group: Stores, at: int | None, iteration: z3.ArithRef | None) -> int | None:
         outer = self.outer_term(address.outer)
-        if at is not None and turn is not None:
-            outer = z3.substitute(outer, (turn, z3.IntVal(at)))
+        if at is not None and iteration is not None:
+            outer = z3.substitute(outer, (iteration, z3.IntVal(at)))
         distance = z3.simplify(outer - self.outer_term(group.outer), som=True)
         return int(distance.as_long()) if z3.is_int_value(distance) else None
 
     def _before(self, access: Access, case: Case, premises: Path) -> bool:
         """True if a barrier of the block orders the stores and copies before a load."""
-        sites, turns = case.stores.sites, [turn.get_id() for turn in access.turns]
-        key = (id(case.stores), case.shift, case.at, self.barriers(access).get_id(), *turns, 0, *self.key(premises))
+        sites, iterations = case.stores.sites, [iteration.get_id() for iteration in access.iterations]
+        key = (id(case.stores), case.shift, case.at, self.barriers(access).get_id(), *iterations, 0, *self.key(premises))
         if key not in self._ordered:
             # All of these stores passed as many barriers, and copies are of one group.
             early = not any(self._after_its_loop(access, site) for site in sites)
@@ -609,11 +614,11 @@ class Provenance:
     def ordered(self, access: Access, site: Site, case: Case, premises: Path, level: int = 0) -> bool:
         """True if a barrier of a level orders a store, or the arrival of a copy, before a load of threads that share that barrier."""
         store, load = site.access, self.known_of(access.barriers[level].z3)
-        if case.at is not None and (turn := self.loop_of(access)) is not None:
-            load = z3.substitute(load, (turn, z3.IntVal(case.at)))
+        if case.at is not None and (iteration := self.loop_of(access)) is not None:
+            load = z3.substitute(load, (iteration, z3.IntVal(case.at)))
 
         def then(term: z3.ExprRef) -> z3.ExprRef:
-            return term if site.turn is None else z3.substitute(term, (site.turn, self.turn_of(site.turn, case)))
+            return term if site.iteration is None else z3.substitute(term, (site.iteration, self.iteration_of(site.iteration, case)))
 
         passed = self.known_of(store.barriers[level].z3)
         if self.depends(passed) or self.depends(load) or self._after_its_loop(access, site):
@@ -624,9 +629,9 @@ class Provenance:
             reached, barriers = then(landing.reached), then(landing.barriers)
             if not self.depends(reached) and not self.depends(barriers) and self.proves(premises, z3.And(reached, barriers < load)):
                 return True
-        if access.turns:
+        if access.iterations:
             return False
-        for wait, guards in final_waits(self._known):  # of a load after loops, all turns are the last ones as well
+        for wait, guards in final_waits(self._known):  # of a load after loops, all iterations are the last ones as well
             closed = self.known_of(then(store.group.z3) + (wait.pending + 1)) <= self.known_of(wait.groups.z3)
             passed = self.known_of(wait.barriers[level].z3)
             if not any(self.depends(term) for term in (guards, closed, passed)) and self.proves(
@@ -636,13 +641,13 @@ class Provenance:
         return False
 
     def _after_its_loop(self, access: Access, site: Site) -> bool:
-        """True if a store seems to come after the loop that a load is in: there, the turn's symbol stands for the last turn."""
-        if site.turn is not None or not access.turns:
+        """True if a store seems to come after the loop that a load is in: there, the iteration's symbol stands for the last iteration."""
+        if site.iteration is not None or not access.iterations:
             return False
-        key = (id(site), *[turn.get_id() for turn in access.turns])
+        key = (id(site), *[iteration.get_id() for iteration in access.iterations])
         if key not in self._after:
             terms = (*site.access.path, *[value.z3 for value in site.access.barriers])
-            self._after[key] = any(mentions(term, access.turns) for term in terms)
+            self._after[key] = any(mentions(term, access.iterations) for term in terms)
             self.kept.append((site, access))
         return self._after[key]
 
@@ -654,7 +659,7 @@ class Provenance:
         """
         known, load = self._known, self.barriers(access)
         premises = self.premises(access, case)
-        chosen, turn = case.stores, self.loop_of(access)
+        chosen, iteration = case.stores, self.loop_of(access)
         parts = [(start - case.delta, end - case.delta) for start, end in _spans(chosen.addresses, self.unit, FAR_APART if span else None)]
         parts = [(start, end) for start, end in parts if span is None or (start < span[1] and span[0] < end)]
         low, high = min(start for start, _ in parts), max(end for _, end in parts)
@@ -663,11 +668,11 @@ class Provenance:
         if key in self._alone:
             return
         self.kept.append((chosen, load, outer, premises))
-        if case.at is not None and turn is not None:
-            load, outer = (z3.substitute(term, (turn, z3.IntVal(case.at))) for term in (load, outer))
+        if case.at is not None and iteration is not None:
+            load, outer = (z3.substitute(term, (iteration, z3.IntVal(case.at))) for term in (load, outer))
         mine = chosen.barriers
-        if chosen.turn is not None:
-            mine = z3.substitute(mine, (chosen.turn, self.turn_of(chosen.turn, case)))
+        if chosen.iteration is not None:
+            mine = z3.substitute(mine, (chosen.iteration, self.iteration_of(chosen.iteration, case)))
         self._other = self._other or OtherThread(known, same_block=True)
         other = self._other
         for group in groups:
@@ -678,8 +683,8 @@ class Provenance:
             overlap = z3.Or(*[z3.And(outer + low < theirs + end, theirs + start < outer + high) for start, end in spans])
             when = other.term(group.barriers)
             same: Condition = group is chosen
-            if group is chosen and chosen.turn is not None:
-                same = other.term(chosen.turn) == self.turn_of(chosen.turn, case)
+            if group is chosen and chosen.iteration is not None:
+                same = other.term(chosen.iteration) == self.iteration_of(chosen.iteration, case)
             path = tuple(other.conditions(_common([site.access.path for site in group.sites])))
             further = (*premises, *other.facts, *path, overlap, when < load)
             if not self.proves(further, z3.Or(when < mine, as_condition(same))):

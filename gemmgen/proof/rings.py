@@ -154,7 +154,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Iteration:
     """Boxes that some threads have stored of one tile."""
 
     threads: tuple[bool, ...]
@@ -193,7 +193,7 @@ class Ring:
         self.written_maps: set[str] = set()
         self.fetched_maps: set[str] = set()
         self.sends: set[Sent] = set()
-        self.turns: dict[tuple[bool, ...], set[Turn]] = {}
+        self.iterations: dict[tuple[bool, ...], set[Iteration]] = {}
         """By role: the boxes that it had stored whenever it was done with a tile."""
         self.ends: dict[tuple[bool, ...], set[frozenset[Expression]]] = {}
         """By role: decisions that no tile is left whenever it ended."""
@@ -401,16 +401,16 @@ class Ring:
 
     def _waited(self, state: State, role: Role, instruction: Instruction, address: int, parity: int) -> State:
         slots = self._slots()
-        slot, turn = state.use % slots, state.use // slots % 2
+        slot, phase = state.use % slots, state.use // slots % 2
         filling = sum(role.threads) == 1 and not state.reads
         if filling:
             self.fillers.add(role.threads)
             complete = state.promised < 0
-            right = self._learned(self.empty, slot, address) and parity == turn ^ 1 and complete
+            right = self._learned(self.empty, slot, address) and parity == phase ^ 1 and complete
             self._ring(instruction, right, "not the wait for the next slot to be empty")
             return replace(state, fills=True, promised=0, filled=())
         self.readers.add(role.threads)
-        right = self._learned(self.full, slot, address) and parity == turn
+        right = self._learned(self.full, slot, address) and parity == phase
         self._ring(instruction, right, "not the wait for the next slot to be full")
         self._ring(instruction, len(state.held) < slots, "all slots are held")
         return replace(state, reads=True, held=(*state.held, (slot, False)), use=(state.use + 1) % (2 * slots), uses=state.uses + 1)
@@ -557,7 +557,7 @@ class Ring:
     def _box(
         self, state: State, instruction: Instruction, target: Operand, found: TensorMapArgument, threads: tuple[bool, ...], values: Values
     ) -> frozenset[tuple[int, tuple[Content, ...]]]:
-        """Notes where a box goes; the boxes of this state with it. In one turn of the loops no statement stores a box twice."""
+        """Notes where a box goes; the boxes of this state with it. In one iteration of the loops no statement stores a box twice."""
         assert isinstance(target, Address) and isinstance(target.extra[0], Vector)
         coordinates = tuple(place for element in target.extra[0].elements if (place := values.of(element)) is not None)
         if len(coordinates) < len(found.extents):
@@ -573,20 +573,20 @@ class Ring:
                 self.sends.add(Sent(found.name, key[0], thread, mine, bounded))
         return state.sent | {key}
 
-    def _turn(self, state: State, role: Role, counter: Expression) -> None:
+    def _iteration(self, state: State, role: Role, counter: Expression) -> None:
         """Notes the boxes that a role has stored of one tile when it turns to the next."""
         of_tile = {(line, places) for line, places in state.sent if counter is INDEX or _mentions(places, counter)}
         if counter is INDEX:
             of_tile = {(line, places) for line, places in of_tile if not any(map(_of_later_tiles, places))}
         boxes = frozenset((line, tuple(replaced(place, counter, TILE) for place in places)) for line, places in of_tile)
-        self.turns.setdefault(role.threads, set()).add(Turn(state.senders, boxes))
+        self.iterations.setdefault(role.threads, set()).add(Iteration(state.senders, boxes))
 
     def _ended(self, state: State, role: Role, facts: Mapping[Expression, bool]) -> None:
         """Notes the boxes of a block's only tile when a role ends, and whether there was no tile left."""
         left = [fact for fact, holds in facts.items() if not holds and fact.operation == "lt.s32" and _names_tile(fact.arguments[0])]
         self.ends.setdefault(role.threads, set()).add(frozenset(left))
         if not left:
-            self._turn(state, role, INDEX)
+            self._iteration(state, role, INDEX)
 
     def _result(
         self,
@@ -612,11 +612,11 @@ class Ring:
         return replace(state, tracked=tracked)
 
     def renamed(self, role: Role, old: Expression, name: Expression, grows: bool) -> object:
-        """Boxes of a counter's earlier values are of no interest in later turns: their places differ."""
+        """Boxes of a counter's earlier values are of no interest in later iterations: their places differ."""
         state = role.monitor
         assert isinstance(state, State)
         if counts_tiles(name):
-            self._turn(state, role, name if grows else INDEX)
+            self._iteration(state, role, name if grows else INDEX)
         if self.fragments is not None:
             state = replace(state, tracked=self.fragments.renamed(state.tracked, old, name))
         if not grows and any(_mentions(places, name) for _, places in state.sent):

@@ -2,7 +2,7 @@
 
 Threads that take the same way are one role, such as the producer, or the warps that multiply. Roles run until a branch depends on the
 problem; all that wait for the same comparison decide it together, both ways are followed, and a state that was seen before ends a way.
-A counter that grows beyond a few turns gets a name, so that there are finitely many states, and every way of every problem is one of
+A counter that grows beyond a few iterations gets a name, so that there are finitely many states, and every way of every problem is one of
 those that were followed.
 """
 
@@ -36,8 +36,8 @@ from gemmgen.proof.symbols import (
 
 SHARED_BASE = 1024
 """Address at which dynamic shared memory begins on sm_90: the system keeps the first 1024 bytes."""
-FEW_TURNS = 3
-"""Turns of a loop that are distinguished."""
+FEW_ITERATIONS = 3
+"""Iterations of a loop that are distinguished."""
 MAX_STATES = 20_000
 MAX_STEPS = 3_000_000
 EVENTS = frozenset(
@@ -275,7 +275,7 @@ class Runner:
     def _named(
         self, roles: tuple[Role, ...], facts: Facts, comparison: Expression, together: Sequence[int]
     ) -> tuple[tuple[Role, ...], Facts, Expression | None, bool, Content | None]:
-        """Gives a counter beyond its first turns a name, the same in all roles that decide together."""
+        """Gives a counter beyond its first iterations a name, the same in all roles that decide together."""
         if not comparison.operation.startswith(("lt.", "lo.", "eq.")):
             return roles, facts, None, False, None
         counter, limit = comparison.arguments
@@ -291,8 +291,8 @@ class Runner:
             if grows and base.low and not (facts[comparison] and forward):  # it may overflow from here on, or fall
                 name, grows = Expression("counter", (0, limit)), False
             return self._renamed(roles, counter, name, grows), self._about(facts, counter, name), name, grows, step
-        if isinstance(counter, int) and counter > FEW_TURNS:
-            low = FEW_TURNS if facts[comparison] and comparison.operation == "lt.s32" else 0
+        if isinstance(counter, int) and counter > FEW_ITERATIONS:
+            low = FEW_ITERATIONS if facts[comparison] and comparison.operation == "lt.s32" else 0
             name = Expression("counter", (low, limit), low)
             changed = []
             for place, each in enumerate(roles):
@@ -512,9 +512,9 @@ class Runner:
             result = self._result_of(instruction, contents)
             if opcode == "setp" and isinstance(result, Expression) and isinstance(operands[0], Register):
                 plain, negated = negation_free(result)
-                turn = self._turn_of(plain, facts)
-                if turn is not None:
-                    usual, flipped = less(*turn)
+                iteration = self._iteration_of(plain, facts)
+                if iteration is not None:
+                    usual, flipped = less(*iteration)
                     assert isinstance(usual, Expression)
                     result = logic("not", (usual,)) if negated != flipped else usual
                     origins[usual] = operands[0].name
@@ -535,25 +535,25 @@ class Runner:
             self._blend(instruction, result, guard, environment)
         return state
 
-    def _turn_of(self, comparison: Expression, facts: Facts) -> tuple[Content, Content] | None:
-        """The turn and the limit that a comparison of two sums with one beginning compares, where neither can overflow if that is proved.
+    def _iteration_of(self, comparison: Expression, facts: Facts) -> tuple[Content, Content] | None:
+        """The iteration and the limit that a comparison of two sums with one beginning compares, if proved not to overflow.
 
-        The limit is at least 1. The turn is a small number, or follows one that is below the limit.
+        The limit is at least 1. The iteration is a small number, or follows one that is below the limit.
         """
         found = without_beginning(comparison)
         if found is None:
             return None
-        beginning, turn, limit = found
+        beginning, iteration, limit = found
         if facts.get(Expression("lt.s32", (limit, 1))) is not False:
             return None
-        if isinstance(turn, Expression):
-            counter = turn.arguments[0] if turn.operation == "add.s32" and turn.arguments[1:] == (1,) else None
+        if isinstance(iteration, Expression):
+            counter = iteration.arguments[0] if iteration.operation == "add.s32" and iteration.arguments[1:] == (1,) else None
             if not isinstance(counter, Expression) or not counter.low or counter.arguments[1:] != (limit,):
                 return None
-        elif not isinstance(turn, int) or turn > FEW_TURNS + 1:
+        elif not isinstance(iteration, int) or iteration > FEW_ITERATIONS + 1:
             return None
         self.beginnings.add((beginning, limit))
-        return turn, limit
+        return iteration, limit
 
     def _operand(self, operand: Operand, values: Values) -> Content | None:
         register, is_negated = negated_register(operand)
@@ -780,23 +780,23 @@ def renamed(content: Content | None, old: Expression, name: Expression) -> Conte
 
 
 def _reaches(comparison: Expression, facts: Facts) -> tuple[Content, Content] | None:
-    """The turn and the limit of ``turn == limit`` where turn - 1 is below the limit, so that it says the same as ``not turn < limit``."""
+    """Both sides of ``iteration == limit`` where iteration - 1 is below the limit, which makes it ``not iteration < limit``."""
     if comparison.operation != "eq.s32":
         return None
-    for turn, limit in (comparison.arguments, comparison.arguments[::-1]):
+    for iteration, limit in (comparison.arguments, comparison.arguments[::-1]):
         before: Content | None = None
-        if turn == 1:
+        if iteration == 1:
             parts = limit.arguments if isinstance(limit, Expression) and limit.operation == "max.s32" else ()
             if any(isinstance(part, int) and 1 <= part < 1 << 31 for part in parts):
-                return turn, limit
-        elif isinstance(turn, int) and 1 < turn < 1 << 16:
-            before = turn - 1
-        elif isinstance(turn, Expression) and turn.operation == "add.s32" and turn.arguments[1:] == (1,):
-            before = turn.arguments[0]
+                return iteration, limit
+        elif isinstance(iteration, int) and 1 < iteration < 1 << 16:
+            before = iteration - 1
+        elif isinstance(iteration, Expression) and iteration.operation == "add.s32" and iteration.arguments[1:] == (1,):
+            before = iteration.arguments[0]
         if before is not None and isinstance(limit, Expression):
             usual, flipped = less(before, limit)
             if isinstance(usual, Expression) and facts.get(usual) is (not flipped):
-                return turn, limit
+                return iteration, limit
     return None
 
 

@@ -809,9 +809,9 @@ def _copy(known: Knowledge, instruction: Instruction, block: int, path: Path, st
             assert closed is not None
             groups = closed
         if not known.guessing:
-            turn = known.turns[-1] if known.turns else None
-            reached = conjunction(path) if turn is None and not any(mentions(part, known.finished) for part in path) else None
-            known.lifted.waits.append(Wait(pending, groups, barriers, turn, path, reached, block))
+            iteration = known.iterations[-1] if known.iterations else None
+            reached = conjunction(path) if iteration is None and not any(mentions(part, known.finished) for part in path) else None
+            known.lifted.waits.append(Wait(pending, groups, barriers, iteration, path, reached, block))
         return
     target, source, size, *rest = instruction.operands
     hint = any("cache_hint" in modifier for modifier in instruction.modifiers)

@@ -1,7 +1,7 @@
 """Freedom of doubly stored elements, from the form of a store's indices alone: each is a number in the system whose digits are the
-thread's place in its block's tile, the block and the turns of loops, with bases that are at least as large as the digits need.
+thread's place in its block's tile, the block and the iterations of loops, with bases that are at least as large as the digits need.
 
-An index ``64 q + f(t)`` with ``0 <= f(t) < 64`` tells q and f(t), and ``256 g turn + 256 b + t`` with ``b < g`` and ``t < 256`` tells
+An index ``64 q + f(t)`` with ``0 <= f(t) < 64`` tells q and f(t), and ``256 g iteration + 256 b + t`` with ``b < g`` and ``t < 256`` tells
 all three. The quotient and the remainder of one number by another tell that number and its own digits, if the divisor is known.
 """
 
@@ -40,16 +40,16 @@ class Digits:
     outer: Mapping[int, z3.ArithRef | None]
     """Symbols by number, each with the number of values from 0 that it takes; None: without limit."""
     identity: frozenset[int]
-    """The symbols that tell two blocks, or two turns, from each other."""
+    """The symbols that tell two blocks, or two iterations, from each other."""
     divided: Sequence[tuple[int, int, z3.ArithRef, frozenset[int]]] = ()
     """Numbers of quotients and remainders, each with the dividend, which they determine, and the symbols that determine the divisor."""
 
 
 def shared_elements(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) -> set[tuple[int, int]] | None:
-    """Pairs of stores that share an element in one thread, which is then in one turn of its loops.
+    """Pairs of stores that share an element in one thread, which is then in one iteration of its loops.
 
-    An empty set says that no element is stored twice, by any thread, block or turn. None where this form does not show that two threads
-    never share an element.
+    An empty set says that no element is stored twice, by any thread, block or iteration. None where this form does not show that two
+    threads never share an element.
     """
     try:
         return _shared(polynomials, stores, digits)

@@ -258,30 +258,30 @@ def _expression(instruction: Instruction, values: tuple[Content, ...]) -> Conten
 
 
 def _added(kind: str, values: tuple[Content, ...]) -> Content:
-    """A sum of 32 bits; a number is added to the turn that a sum ends with, so that its beginning stays as it is."""
+    """A sum of 32 bits; a number is added to the iteration that a sum ends with, so that its beginning stays as it is."""
     found = Expression(f"add.{kind}", values)
     whole, number = values
     if not isinstance(whole, Expression) or not isinstance(number, int) or whole.operation != found.operation:
         return found
-    beginning, turn = whole.arguments
-    if isinstance(turn, int):
-        return Expression(whole.operation, (beginning, turn + number & 0xFFFFFFFF))
-    if isinstance(turn, Expression) and turn.operation == "counter":
-        return Expression(whole.operation, (beginning, Expression("add.s32", (turn, number))))
+    beginning, iteration = whole.arguments
+    if isinstance(iteration, int):
+        return Expression(whole.operation, (beginning, iteration + number & 0xFFFFFFFF))
+    if isinstance(iteration, Expression) and iteration.operation == "counter":
+        return Expression(whole.operation, (beginning, Expression("add.s32", (iteration, number))))
     return found
 
 
 def without_beginning(comparison: Expression) -> tuple[Content, Content, Content] | None:
-    """The beginning, turn and limit of ``beginning + turn < beginning + limit``; None for other comparisons."""
+    """The beginning, iteration and limit of ``beginning + iteration < beginning + limit``; None for other comparisons."""
     if comparison.operation != "lt.s32":
         return None
     one, other = comparison.arguments
     if not all(isinstance(each, Expression) and each.operation in ("add.s32", "add.u32") for each in (one, other)):
         return None
     assert isinstance(one, Expression) and isinstance(other, Expression)
-    beginning, turn = one.arguments
+    beginning, iteration = one.arguments
     left = [part for part in other.arguments if part != beginning]
-    return (beginning, turn, left[0]) if len(left) == 1 and len(other.arguments) == 2 else None
+    return (beginning, iteration, left[0]) if len(left) == 1 and len(other.arguments) == 2 else None
 
 
 def less(one: Content, other: Content) -> tuple[Content, bool]:

@@ -219,9 +219,9 @@ class TensorState(State):
     """True if the warp has met since that fence."""
     ordered: bool = False
     """True if ``fence::after_thread_sync`` follows the last wait for a set, or for the block."""
-    turn: int = 0
+    iteration: int = 0
     """The next use of the sets, modulo twice their number."""
-    turns: int = 0
+    iterations: int = 0
     """Uses of the sets since the last decision that issuer and readers took together."""
     opened: int = -1
     """The set that the issuer writes, or readers read."""
@@ -319,7 +319,7 @@ class TensorRings(Ring):
         """The states of roles that decide together: both parties of a ring have used it as often since the last time."""
         mine = [roles[place].monitor for place in chosen]
         states = [state for state in mine if isinstance(state, TensorState)]
-        if any(state.uses > MAX_USES or state.turns > MAX_USES for state in states):
+        if any(state.uses > MAX_USES or state.iterations > MAX_USES for state in states):
             raise Unliftable(None, f"more than {MAX_USES} uses of a ring between two decisions that both parties take")
         here = {number for place in chosen for number, takes in enumerate(roles[place].everyone.threads) if takes}
         of_ring = [role.monitor for place in chosen if self._has(role := roles[place], self.known.filler, self.known.issuer)]
@@ -329,7 +329,7 @@ class TensorRings(Ring):
         if {self.known.issuer, *self.known.readers} <= here:
             of_sets = [role.monitor for place in chosen if self._has(role := roles[place], self.known.issuer, *self.known.readers)]
             self._handed_on([state for state in of_sets if isinstance(state, TensorState)])
-            states = [replace(state, turns=0, sums=frozenset(), loaded=frozenset()) for state in states]
+            states = [replace(state, iterations=0, sums=frozenset(), loaded=frozenset()) for state in states]
         return states
 
     def _has(self, role: Role, *threads: int) -> bool:
@@ -343,7 +343,7 @@ class TensorRings(Ring):
             self.found.checked[name].add(("uses", subject))
 
     def _handed_on(self, states: Collection[TensorState]) -> None:
-        self._equal([state.turns for state in states], "the sets of sums are")
+        self._equal([state.iterations for state in states], "the sets of sums are")
         sums = frozenset().union(*[state.sums for state in states])
         loaded = frozenset().union(*[state.loaded for state in states])
         for set_, first, width in loaded:
@@ -365,7 +365,7 @@ class TensorRings(Ring):
             fills=False,
             reads=False,
             use=0,
-            turn=0,
+            iteration=0,
             filled=(),
             ordered=False,
             changed=False,
@@ -417,7 +417,7 @@ class TensorRings(Ring):
         assert isinstance(state, TensorState)
         slots, sets = self.known.stages, self.known.sets
         slot, phase = state.use % slots, state.use // slots % 2
-        set_, turn = state.turn % sets, state.turn // sets % 2
+        set_, iteration = state.iteration % sets, state.iteration // sets % 2
         alone = sum(role.threads) == 1
         if address in self.known.empty:
             right = alone and role.threads[self.known.filler] and self._learned(self.empty, slot, address)
@@ -430,12 +430,12 @@ class TensorRings(Ring):
             return replace(state, reads=True, held=(*state.held, (slot, False)), use=(state.use + 1) % (2 * slots), uses=state.uses + 1)
         if address in self.known.drained:
             right = alone and role.threads[self.known.issuer] and self._learned(self.drained, set_, address)
-            right = right and parity == turn ^ 1 and state.opened < 0
+            right = right and parity == iteration ^ 1 and state.opened < 0
             self._ring(instruction, right, "not the wait for the next set of sums to be read")
             return replace(state, opened=set_, begun=frozenset(), ordered=False)
         right = all(number in self.known.readers for number, here in enumerate(role.threads) if here)
         right = right and address in self.known.done and self._learned(self.done, set_, address)
-        right = right and parity == turn and state.opened < 0
+        right = right and parity == iteration and state.opened < 0
         self._ring(instruction, right, "not the wait for the next set of sums")
         self.readers.add(role.threads)
         return replace(state, opened=set_, ordered=False)
@@ -458,7 +458,7 @@ class TensorRings(Ring):
         return self._next_set(state)
 
     def _next_set(self, state: TensorState) -> TensorState:
-        return replace(state, opened=-1, turn=(state.turn + 1) % (2 * self.known.sets), turns=state.turns + 1)
+        return replace(state, opened=-1, iteration=(state.iteration + 1) % (2 * self.known.sets), iterations=state.iterations + 1)
 
     def _commit(self, state: TensorState, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> TensorState:
         """An arrival as soon as all products before it are complete."""

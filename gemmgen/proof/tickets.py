@@ -80,7 +80,14 @@ def _ticket(lifter: Lifter, atomic: Access, old: Value) -> Ticket | None:
     instruction, address = atomic.instruction, atomic.address
     of_all = not instruction.has("cta") and not instruction.has("cluster")
     adds_one = instruction.opcode == "atom" and instruction.has("add") and instruction.type == "u32" and of_all
-    if not adds_one or atomic.space != "global" or address is None or address.base is None or atomic.turns or isinstance(old.term, int):
+    if (
+        not adds_one
+        or atomic.space != "global"
+        or address is None
+        or address.base is None
+        or atomic.iterations
+        or isinstance(old.term, int)
+    ):
         return None
     array = known.contract.arrays.get(address.base)
     if array is None or not array.workspace or not _added_one(known, atomic) or not known.proves(atomic.path, known.linear_thread.z3 == 0):
@@ -128,7 +135,7 @@ def is_reset(lifter: Lifter, ticket: Ticket) -> bool:
     known, atomic = lifter.known, ticket.atomic
     drawing = lifter.guards(atomic.block, atomic.path)
     for reset in ticket.resets:
-        guards = None if reset.turns or reset.instruction.guard is not None else lifter.guards(reset.block, reset.path)
+        guards = None if reset.iterations or reset.instruction.guard is not None else lifter.guards(reset.block, reset.path)
         if drawing is None or guards is None:
             continue
         terms = (*known.facts, *drawing, ticket.old == ticket.last, *guards)
@@ -205,7 +212,7 @@ def _reaches(lifter: Lifter, stored: Access, loaded: Access) -> bool:
     """True if thread 0 of its block stored the flag, at the same place and before a barrier, whenever a thread loads it."""
     known = lifter.known
     assert stored.address is not None and loaded.address is not None
-    if stored.turns or loaded.turns or stored.size != loaded.size or not isinstance(stored.size, int):
+    if stored.iterations or loaded.iterations or stored.size != loaded.size or not isinstance(stored.size, int):
         return False
     one, two = stored.address, loaded.address
     if known.depends_on_thread(one.term) or known.depends_on_thread(two.term) or not known.proves((), one.z3 == two.z3):

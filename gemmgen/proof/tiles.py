@@ -1,8 +1,9 @@
-"""One turn of a persistent kernel's loop over tiles, as the whole work of a block in a grid with a block for each tile.
+"""One iteration of a persistent kernel's loop over tiles, as the whole work of a block in a grid with a block for each tile.
 
-A persistent kernel stores the results of tiles b, b + G, b + 2 G, ... for block b of G. If a turn of its loop depends on earlier ones by
-the number of the tile alone, its accesses are those of block T of a grid with a block for each tile T. ``one_tile`` checks that, and leaves
-out the way back. ``ended_early`` leaves out the parts of a kernel that no access of interest follows, such as those of threads that copy.
+A persistent kernel stores the results of tiles b, b + G, b + 2 G, ... for block b of G. If an iteration of its loop depends on earlier ones
+by the number of the tile alone, its accesses are those of block T of a grid with a block for each tile T. ``one_tile`` checks that, and
+leaves out the way back. ``ended_early`` leaves out the parts of a kernel that no access of interest follows, such as those of threads that
+copy.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ OPAQUE = frozenset(("ld", "atom", "ldmatrix", "mbarrier", "tcgen05"))
 
 
 def one_tile(function: Function, direct: Collection[Instruction]) -> Function | None:
-    """The function with one turn of its loop over tiles; None if it has no such loop, or a turn depends on more than the tile's number.
+    """The function with one iteration of its loop over tiles; None if it has none, or one that depends on more than the tile's number.
 
     Then the block's index is the number of the tile.
     """

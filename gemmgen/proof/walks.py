@@ -1,6 +1,6 @@
-"""Loops over the tiles of a result: in turn t, block b works on the tiles from ``W (b + E t)`` on, where E is the number of blocks.
+"""Loops over the tiles of a result: in iteration t, block b works on the tiles from ``W (b + E t)`` on, where E is the number of blocks.
 
-A number ``W (b + E t) + f(thread)`` with ``0 <= f(thread) < W`` takes each value v from 0 on, in one block b, one turn t and for those
+A number ``W (b + E t) + f(thread)`` with ``0 <= f(thread) < W`` takes each value v from 0 on, in one block b, one iteration t and for those
 threads whose f is ``v % W``. A tile's row and column may be the quotient q and the remainder r of that number by the number Q of tiles in
 a row. For a row ``q < P`` and a column ``r < Q`` it is ``q Q + r < P Q``, and no other number has that quotient and that remainder.
 """
@@ -19,12 +19,12 @@ from gemmgen.proof.polynomials import Monomial
 
 @dataclass(frozen=True)
 class Walk:
-    """The part ``width * (b + E t)`` of a number; without turns, ``width * b``."""
+    """The part ``width * (b + E t)`` of a number; without iterations, ``width * b``."""
 
     width: int
     block: int
     """Number of the term of the block's index, or of a part of it."""
-    turns: bool
+    iterations: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Division:
     """The dividend's part of each thread, from 0 to below W."""
 
 
-def walk_of(known: Knowledge, outer: Mapping[Monomial, int], turn: z3.ArithRef | None) -> Walk | None:
+def walk_of(known: Knowledge, outer: Mapping[Monomial, int], iteration: z3.ArithRef | None) -> Walk | None:
     """The walk that a number's part without the thread is; None for other sums."""
     blocks = {part.get_id() for whole in known.block_parts.values() for part in whole}
     firsts = [monomial for monomial in outer if len(monomial) == 1 and monomial[0] in blocks]
@@ -53,7 +53,7 @@ def walk_of(known: Knowledge, outer: Mapping[Monomial, int], turn: z3.ArithRef |
         return Walk(width, block, False)
     extent = known.extents[block]
     for form in (extent, z3.simplify(extent)):  # a loop's step may hold the grid in another form
-        if turn is not None and rest == known.polynomials.of(z3.simplify(turn * width) * form):
+        if iteration is not None and rest == known.polynomials.of(z3.simplify(iteration * width) * form):
             return Walk(width, block, True)
     return None
 

@@ -23,7 +23,7 @@ Row = tuple[int, int, int, int, int]
 Site = tuple[int, str, str, str]
 """PTX line, kind, space, array."""
 Rows = dict[Site, list[np.ndarray]]
-MAX_TURNS = 32
+MAX_ITERATIONS = 32
 PIECES = (16, 8, 4, 2, 1)
 
 
@@ -32,7 +32,7 @@ class Unknown(Exception):
 
 
 class TooManyTurns(Exception):
-    """A problem on which a loop takes more turns than were looked at."""
+    """A problem on which a loop takes more iterations than were looked at."""
 
 
 class Trace(Observer):
@@ -93,7 +93,7 @@ class _Site:
     path: tuple[int, ...]
     columns: tuple[int, int, int]
     """Offset, bytes, barriers passed."""
-    turns: tuple[int, ...]
+    iterations: tuple[int, ...]
 
 
 class Formulas:
@@ -117,9 +117,11 @@ class Formulas:
                 continue
             path = tuple(self.place(as_condition(condition)) for condition in access.path)
             address, size, barriers = (self.place(term) for term in (access.address.z3, as_term(access.size), access.barriers[0].z3))
-            self.accesses.append(_Site(site, path, (address, size, barriers), tuple(self.place(turn) for turn in access.turns)))
-        turns = {turn.get_id() for turn in known.finished}
-        self.turns = [place for place, (term, _) in enumerate(self.terms) if term.get_id() in turns]
+            self.accesses.append(
+                _Site(site, path, (address, size, barriers), tuple(self.place(iteration) for iteration in access.iterations))
+            )
+        iterations = {iteration.get_id() for iteration in known.finished}
+        self.iterations = [place for place, (term, _) in enumerate(self.terms) if term.get_id() in iterations]
         self.guards = [
             place
             for place, (term, parts) in enumerate(self.terms)
@@ -154,19 +156,19 @@ class Formulas:
 
 @dataclass
 class Evaluation:
-    """The terms of a kernel on one problem, for every thread of the grid and every turn of every loop."""
+    """The terms of a kernel on one problem, for every thread of the grid and every iteration of every loop."""
 
     formulas: Formulas
     problem: Mapping[str, int]
     grid: tuple[int, int, int]
-    most_turns: int
+    most_iterations: int
     choice: Sequence[bool]
 
     def __post_init__(self) -> None:
         known = self.formulas.known
         self.threads = known.contract.launch.threads
         who = np.arange(self.grid[0] * self.grid[1] * self.grid[2] * self.threads)
-        self.axes = {place: axis for axis, place in enumerate(self.formulas.turns, start=1)}
+        self.axes = {place: axis for axis, place in enumerate(self.formulas.iterations, start=1)}
         self.who = self._along(who, 0)
         given = {number: self._along(thread[who % self.threads], 0) for number, thread in known.all_threads().items()}
         block, (x, y, _) = who // self.threads, self.grid
@@ -179,7 +181,7 @@ class Evaluation:
         for place, (term, parts) in enumerate(self.formulas.terms):
             value: Numbers | None
             if place in self.axes:
-                value = self._along(np.arange(self.most_turns), self.axes[place])
+                value = self._along(np.arange(self.most_iterations), self.axes[place])
             elif place in guards:
                 value = np.asarray(int(guards[place]))
             elif term.get_id() in given and not z3.is_int_value(term):
@@ -190,7 +192,7 @@ class Evaluation:
             self.values.append(value)
 
     def _along(self, numbers: np.ndarray, axis: int) -> Numbers:
-        shape = [1] * (len(self.formulas.turns) + 1)
+        shape = [1] * (len(self.formulas.iterations) + 1)
         shape[axis] = len(numbers)
         return numbers.astype(np.int64).reshape(shape)
 
@@ -205,9 +207,9 @@ class Evaluation:
             _, low, bits = known.wrapped[number]
             return np.asarray((parts[0] - low) >> bits)
         if number in known.taken:
-            turns, holds = parts
-            axis = turns.shape.index(self.most_turns, 1)
-            before = np.cumsum(np.broadcast_to(holds != 0, np.broadcast_shapes(holds.shape, turns.shape)), axis=axis)
+            iterations, holds = parts
+            axis = iterations.shape.index(self.most_iterations, 1)
+            before = np.cumsum(np.broadcast_to(holds != 0, np.broadcast_shapes(holds.shape, iterations.shape)), axis=axis)
             before = np.roll(before, 1, axis=axis)
             np.moveaxis(before, axis, 0)[0] = 0
             return np.asarray(before)
@@ -235,16 +237,16 @@ class Evaluation:
             if holds is None:
                 return None
             carried = np.logical_and(carried, holds)
-        columns = [value for place in (*access.columns, *access.turns) if (value := self.values[place]) is not None]
-        if len(columns) < len(access.columns) + len(access.turns):
+        columns = [value for place in (*access.columns, *access.iterations) if (value := self.values[place]) is not None]
+        if len(columns) < len(access.columns) + len(access.iterations):
             return None
         shape = np.broadcast_shapes(*[column.shape for column in (carried, *columns, self.who)])
         chosen = np.broadcast_to(carried, shape)
         who, *others = (np.broadcast_to(column, shape)[chosen] for column in (self.who, *columns))
-        if any((turn == self.most_turns - 1).any() for turn in others[len(access.columns) :]):
+        if any((iteration == self.most_iterations - 1).any() for iteration in others[len(access.columns) :]):
             raise TooManyTurns
         rows = np.stack([who // self.threads, who % self.threads, *others], axis=1)
-        return distinct(rows)[:, :5]  # a loop that was passed by has any number of turns
+        return distinct(rows)[:, :5]  # a loop that was passed by has any number of iterations
 
 
 def distinct(rows: np.ndarray) -> np.ndarray:
@@ -256,7 +258,7 @@ def distinct(rows: np.ndarray) -> np.ndarray:
 def disagreement(launches: Sequence[tuple[Formulas, tuple[int, int, int]]], problem: Mapping[str, int], traced: Rows) -> str:
     """The first access of the launches of one entry that is lifted and not traced, or traced and not lifted; empty if there is none.
 
-    Raises ``TooManyTurns`` for a problem with more than ``MAX_TURNS``, ``Unknown`` if more sites are unknown than known.
+    Raises ``TooManyTurns`` for a problem with more than ``MAX_ITERATIONS``, ``Unknown`` if more sites are unknown than known.
     """
     first = ""
     function = launches[0][0].known.function
@@ -280,14 +282,14 @@ def disagreement(launches: Sequence[tuple[Formulas, tuple[int, int, int]]], prob
 
 
 def _rows(formulas: Formulas, problem: Mapping[str, int], grid: tuple[int, int, int], choice: Sequence[bool]) -> tuple[Rows, set[Site]]:
-    turns = 4
+    iterations = 4
     while True:
         try:
-            return Evaluation(formulas, problem, grid, turns, choice).rows()
+            return Evaluation(formulas, problem, grid, iterations, choice).rows()
         except TooManyTurns:
-            if turns >= MAX_TURNS:
+            if iterations >= MAX_ITERATIONS:
                 raise
-            turns *= 2
+            iterations *= 2
 
 
 def normal(rows: Rows) -> dict[Site, np.ndarray]:
