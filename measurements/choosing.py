@@ -3,13 +3,15 @@
     python -m measurements.choosing --seed 5          on any machine; needs no GPU
 
 A process chooses for each product once, with an empty cache of choices; a second process chooses for the same products, which the cache of
-the user then holds. The first choice of a process, which reads tables and specs, is reported separately. Prints percentiles as JSON: of the
-time that passes, and of the processor's time, which other processes disturb less.
+the user then holds. The modules are compiled before, as those of an installed package are. The first choice of a process, which reads
+tables and specs, is reported separately. Prints percentiles as JSON: of the time that passes; of the processor's time, which other
+processes disturb less; and of the latter without Python's collections of garbage, one of which looks at all objects of the process.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -31,17 +33,24 @@ def drawn(seed: int, count: int) -> list[str]:
     return [f"gemm:{m},{n},{k},nt,{types}" for m, n, k, types in made]
 
 
-def timed(texts: list[str]) -> list[tuple[float, float]]:
-    """Milliseconds of each choice in this process, and of the processor for it."""
+def timed(texts: list[str]) -> list[tuple[float, float, float]]:
+    """Milliseconds of each choice in this process, of the processor for it, and of the latter without collections of garbage."""
     from gemmgen.dispatch.problems import parse_problem
     from gemmgen.dispatch.selection import choose
     from gemmgen.hardware.target import device
 
-    target, times = device("H200"), []
+    target, times, collections = device("H200"), list[tuple[float, float, float]](), list[float]()
+
+    def collecting(phase: str, _: dict[str, int]) -> None:
+        collections.append(time.process_time() if phase == "stop" else -time.process_time())
+
+    gc.callbacks.append(collecting)
     for request in map(parse_problem, texts):
+        collections.clear()
         began, processor = time.perf_counter(), time.process_time()
         choose(request, target)
-        times.append(((time.perf_counter() - began) * 1e3, (time.process_time() - processor) * 1e3))
+        passed, processor = time.perf_counter() - began, time.process_time() - processor
+        times.append((passed * 1e3, processor * 1e3, (processor - sum(collections)) * 1e3))
     return times
 
 
@@ -63,12 +72,17 @@ def main() -> None:
     if given.here:
         print(json.dumps(timed(drawn(given.seed, given.count))))
         return
-    with tempfile.TemporaryDirectory() as cache:
-        for name in ("new", "known"):
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = f"{folder}/modules"
+        for name in ("compiling", "new", "known"):
+            environment["GEMMGEN_CACHE_DIR"] = f"{folder}/{'first' if name == 'compiling' else 'choices'}"
             command = [sys.executable, "-m", "measurements.choosing", "--here", "--seed", str(given.seed), "--count", str(given.count)]
-            told = subprocess.run(command, env={**os.environ, "GEMMGEN_CACHE_DIR": cache}, capture_output=True, text=True, check=True)
-            passed, processor = zip(*json.loads(told.stdout), strict=True)
-            print(json.dumps({"products": name, "ms": summary(passed), "processor ms": summary(processor)}), flush=True)
+            told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            if name == "compiling":
+                continue
+            columns = dict(zip(("ms", "processor ms", "without collections"), zip(*json.loads(told.stdout), strict=True), strict=True))
+            print(json.dumps({"products": name, **{column: summary(times) for column, times in columns.items()}}), flush=True)
 
 
 if __name__ == "__main__":

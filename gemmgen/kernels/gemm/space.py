@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
+from gemmgen.kernels.gemm.strategies import import_for_choice
 from gemmgen.kernels.gemm.wgmma import plan as wgmma_plan
 from gemmgen.kernels.gemm.wgmma import space as wgmma
 from gemmgen.kernels.points import Points
@@ -17,6 +18,7 @@ MULTIPLY_ADDS = ("naive", "tiled", "gemv")
 
 def points(request: GemmRequest, device: Device) -> list[Points]:
     """All points that can serve a request on a device."""
+    import_for_choice()
     return wgmma.points(request, device)
 
 

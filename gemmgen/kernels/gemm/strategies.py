@@ -46,6 +46,14 @@ def part_for(spec: GemmSpec, name: str) -> ModuleType:
     return _module(STRATEGIES[strategy_of(spec)], name)
 
 
+@cache
+def import_for_choice() -> None:
+    """Imports the modules by which a choice compares instances of files with points, so that none is left for later choices."""
+    for strategy in ("tiled", "gemv", "mma_sync", "wgmma"):
+        for name in ("matching", "plan", "cost"):
+            _module(STRATEGIES[strategy], name)
+
+
 def part_of(plan: GemmPlan, name: str) -> ModuleType:
     """A module of the strategy that made a plan."""
     return _module(type(plan).__module__.rpartition(".")[0], name)

@@ -373,6 +373,11 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         )
         group, tile_n, depth, cluster, resident = (grid.ravel().astype(float) for grid in grids)
         tile_m, consumers = (np.array([one[place] for one in groups], float)[group.astype(int)] for place in (0, 1))
+        # More than half of the points want more shared memory for the fewest stages than there is.
+        room = architecture.shared_bytes_per_sm // resident - architecture.reserved_shared_bytes_per_block
+        roomy = MIN_STAGES * (tile_m + tile_n) * depth <= room
+        numbers = (tile_m, consumers, tile_n, depth, cluster, resident, room)
+        tile_m, consumers, tile_n, depth, cluster, resident, room = (column[roomy] for column in numbers)
         cluster_m, cluster_n, cluster_k = (np.array([one[place] for one in clusters], float)[cluster.astype(int)] for place in range(3))
         tile_k = depth / size
         threads = WARPGROUP * (1 + consumers)
@@ -416,8 +421,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             legal &= tile_n / 2 % ((8 if storage.b_along_k else SPAN_BYTES // size) * cluster_m) == 0
         if not legal.any():
             continue
-        columns = (tile_m, tile_n, tile_k, depth, consumers, cluster_m, cluster_n, cluster_k, resident, instruction_n, product_sets)
-        tile_m, tile_n, tile_k, depth, consumers, cluster_m, cluster_n, cluster_k, resident, instruction_n, product_sets = (
+        columns = (tile_m, tile_n, tile_k, depth, consumers, cluster_m, cluster_n, cluster_k, resident, room, instruction_n, product_sets)
+        tile_m, tile_n, tile_k, depth, consumers, cluster_m, cluster_n, cluster_k, resident, room, instruction_n, product_sets = (
             column[legal] for column in columns
         )
         threads, blocks_m = threads[legal], blocks_m[legal]
@@ -431,7 +436,6 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         fixed += BARRIER_BYTES * (np.where(ping_pong, consumers, 0) + consumers * boxes)
         stage = (tile_m + tile_n / _part(storage, tile_n)) * depth + 2 * BARRIER_BYTES
         stage += staged_bytes(storage.scales, tile_m, tile_n) * np.maximum(1, tile_k // BLOCK_K)
-        room = architecture.shared_bytes_per_sm // resident - architecture.reserved_shared_bytes_per_block
         stages = np.minimum(MAX_STAGES, (np.minimum(room, architecture.shared_bytes_per_block) - fixed) // stage)
         legal = (fits > 0) & (stages >= MIN_STAGES)
         columns_of = {
