@@ -620,6 +620,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     # A block of one tile has its stages bring an operand of the epilogue, too.
     staged = not lattice.ping_pong and not storage.column_major and _reads_in_stages(request)
     of_one_tile = staged & (works <= persistent) & (sizes == 1)
+    features = lattice.features.take(chosen, axis=0)
+    features[of_one_tile, -1] = 0.0
 
     def spec(place: int, early: bool) -> GemmSpec:
         once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
@@ -656,9 +658,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     beside_traits = np.zeros_like(blocks)
     if memory_bytes < SHORT_BYTES and size == 2 and SHORT_ROWS[0] <= min(m, n) <= SHORT_ROWS[1]:
         beside_traits = np.where(sliced, np.where(at.resident == 1, SHORT_SLICES, 0.0), SHORT_WHOLE)
-    return Points(
-        made, lattice.features.take(chosen, axis=0), traits, lambda found: point_model().errors(found), beside_traits, saved, spec
-    )
+    return Points(made, features, traits, lambda found: point_model().errors(found), beside_traits, saved, spec)
 
 
 def _settle_evenly(at: Lattice, waves: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
