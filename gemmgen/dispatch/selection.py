@@ -304,7 +304,8 @@ def _planned_points(
             break
         option = _modelled(Candidate(space.label(point.spec), point.spec), request, device, architecture, common)
         if option is not None:
-            options.append(replace(option, seconds=float(bounded_seconds(option.seconds * math.exp(point.error), point.least))))
+            # The plan may have more launches, which copy factors.
+            options.append(replace(option, seconds=point.seconds + option.seconds - point.modelled))
     return options
 
 

@@ -38,10 +38,8 @@ class Point:
     make: Callable[[], KernelSpec]
     """Makes its spec, which takes longer than all the rest: of most points, none is needed."""
     seconds: float
-    error: float
-    """Logarithm of the factor by which its traits and tables correct the model."""
-    least: float
-    """Seconds in which no kernel of its tile does it."""
+    modelled: float
+    """Seconds by the model alone, which its traits do not correct."""
     coordinates: tuple[float, ...] = ()
     saved: float = 0.0
     """Seconds of these that it saves if it copies tiles of a constant operand early."""
@@ -68,7 +66,7 @@ def fastest_points(request: Request, device: Device, longest_early: float, most:
         seconds = float(tried.expected[place])
         make = partial(tried.groups[group].spec, int(tried.best[place] - tried.first[group]), seconds < longest_early)
         coordinates = tuple(tried.features[place].tolist())
-        fastest.append(Point(make, seconds, float(tried.errors[place]), float(tried.least[place]), coordinates, float(tried.saved[place])))
+        fastest.append(Point(make, seconds, float(tried.modelled[place]), coordinates, float(tried.saved[place])))
     return fastest
 
 
@@ -82,8 +80,7 @@ class _Tried:
     best: NDArray[np.intp]
     """Numbers of the points."""
     features: NDArray[np.float64]
-    errors: NDArray[np.float64]
-    least: NDArray[np.float64]
+    modelled: NDArray[np.float64]
     expected: NDArray[np.float64]
     saved: NDArray[np.float64]
 
@@ -107,7 +104,7 @@ def _tried_points(request: Request, device: Device) -> _Tried | None:
     traits = np.concatenate([points.traits(places) for points, places in zip(groups, inside, strict=True) if len(places)])
     errors = groups[0].errors(traits) + np.concatenate([points.added for points in groups])[best]
     saved = np.concatenate([points.saved for points in groups])[best]
-    return _Tried(groups, first, best, features, errors, least, bounded_seconds(modelled * np.exp(errors), least), saved)
+    return _Tried(groups, first, best, features, modelled, bounded_seconds(modelled * np.exp(errors), least), saved)
 
 
 SUSTAINED_MEMORY = 0.92

@@ -10,11 +10,15 @@ from gemmgen.kernels.gemm.spec import Cluster, GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.matching import group_changes, groups_refusal
 from gemmgen.kernels.gemm.tensor_cores.reasons import turning_reasons
 from gemmgen.kernels.gemm.wgmma.loop import MOVING_REGISTERS
+from gemmgen.kernels.gemm.wgmma.scaled import column_scales
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYTES, WARPGROUP
 from gemmgen.kernels.requests import MAX_ALIGNMENT, Fit
 
-REGISTERS_OF_AN_SM, MAX_REGISTERS = 65536, 255
-"""Registers of an SM of sm_90a, and the most of a thread."""
+REGISTERS_OF_AN_SM, MAX_REGISTERS = 65536, 248
+"""Registers of an SM of sm_90a, and the most of a thread, a multiple of 8."""
+SPARE_REGISTERS = 8
+"""Registers to spare beside two sets of products where an SM holds several blocks: two blocks of 64 x 64 would take 124 of 128 registers,
+and 64 x 7168 x 2048 takes 6.7 us by them on an H200, 6.4 with one set."""
 INVARIANT_PROMOTION = 256
 """Values of k after which sums of 8-bit floats leave the tensor core where rows must not depend on their number: the deepest tile."""
 
@@ -46,7 +50,7 @@ def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | 
         # Groups end at different times.
         mainloop = mainloop.model_copy(update={"tiles": "static" if request.grouping.gathered else "dynamic", "cluster": Cluster()})
     if request.block_scales:
-        mainloop = mainloop.model_copy(update={"product_sets": _product_sets(mainloop)})
+        mainloop = mainloop.model_copy(update={"product_sets": _product_sets(spec, mainloop)})
     # TMA stores whole units of 16 bytes; warps store the other ends and alignments.
     column_major = spec.order == "column_major"
     whole_lines = (request.m if column_major else request.n) * request.c.element_bytes % MAX_ALIGNMENT == 0
@@ -63,7 +67,7 @@ def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | 
     return fitted(spec, request, changes | group_changes(request))
 
 
-def _product_sets(mainloop: WgmmaMainloop) -> int:
+def _product_sets(spec: GemmSpec, mainloop: WgmmaMainloop) -> int:
     """Sets of products beside block scales: two where registers suffice, so that the tensor cores need not wait for sums to be scaled."""
     consumers, tile = mainloop.consumers, mainloop.tile
     if mainloop.instruction_n not in (None, tile.n):
@@ -72,9 +76,9 @@ def _product_sets(mainloop: WgmmaMainloop) -> int:
     if consumers > 1 and mainloop.min_blocks_per_sm == 1:
         registers = MOVING_REGISTERS[consumers][1]
     blocks = tile.m // BLOCK_ROWS // (consumers if mainloop.schedule == "cooperative" else 1)
-    # Two blocks of 64 x 64 on an SM would take 124 of 128 registers: 64 x 7168 x 2048 takes 6.7 us by them, 6.4 with one set.
-    spare = 8 if mainloop.min_blocks_per_sm > 1 else 0
-    return 2 if blocks * 3 * tile.n // 2 + OTHER_REGISTERS + spare <= min(MAX_REGISTERS, registers) else 1
+    others = OTHER_REGISTERS + column_scales(spec.scales, tile.n, tile.n)
+    spare = SPARE_REGISTERS if mainloop.min_blocks_per_sm > 1 else 0
+    return 2 if blocks * 3 * tile.n // 2 + others + spare <= min(MAX_REGISTERS, registers) else 1
 
 
 def _reads_matrices(request: GemmRequest) -> bool:

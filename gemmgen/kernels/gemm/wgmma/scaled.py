@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div, round_up
@@ -85,14 +85,14 @@ def staged_bytes(scales: Scales, tile_m: Column, tile_n: Column) -> Column:
     return whole
 
 
-def column_scales(scales: Scales, tile_n: Column, instruction_n: Column) -> Column:
-    """Scales of columns that a thread holds: two of each 8 columns of an instruction, or one for as many as are always in one block."""
+def column_scales(scales: Scales, tile_n: Any, instruction_n: Any) -> Any:
+    """Scales of columns that a thread holds, for numbers or columns of them: two of each 8 columns of an instruction, or one for as many as
+    are always in one block."""
     import numpy as np
 
     if scales.b is None:
-        return np.zeros_like(tile_n)
-    held: Column = instruction_n / 4 if scales.b.lines == 1 else tile_n / np.gcd(tile_n.astype(int), scales.b.lines)
-    return held
+        return 0.0 * tile_n
+    return instruction_n / 4 if scales.b.lines == 1 else tile_n / np.gcd(np.asarray(tile_n, int), scales.b.lines)
 
 
 def scale_bytes(spec: GemmSpec, mainloop: WgmmaMainloop) -> int:

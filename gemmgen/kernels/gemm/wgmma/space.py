@@ -31,11 +31,10 @@ from gemmgen.kernels.gemm.wgmma.cost import (
     SCATTERED_READS,
     UNEVEN_OPERATIONS,
     WAITING_OPERATIONS,
-    spread,
     usable,
 )
 from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS, STORE_BUFFERS, has_one_matrix, staged_operand
-from gemmgen.kernels.gemm.wgmma.matching import fit
+from gemmgen.kernels.gemm.wgmma.matching import SPARE_REGISTERS, fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.point_model import Extents, Shapes, point_model, traits_of
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, MAX_BOX, MIN_PART, held_part
@@ -200,6 +199,8 @@ class Lattice:
     instruction_n: Column
     product_sets: Column
     shared_bytes: Column
+    staging_barriers: Column
+    """Bytes of barriers for a residual that comes through the memory of the results."""
     fitting: Column
     """Blocks that an SM holds at a time, by registers and shared memory."""
 
@@ -402,7 +403,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             barred = shares | (cluster_k > 2) | (consumers > 2) | ((instruction_n < tile_n) & ((cluster_k > 1) | (blocks_m > 1)))
             others += column_scales(storage.scales, tile_n, instruction_n)
             # The tensor cores need not wait for sums to be scaled where a second set of products fits.
-            product_sets += (instruction_n == tile_n) & (blocks_m * 3 * tile_n / 2 + others <= limit)
+            spare = SPARE_REGISTERS * (resident > 1)
+            product_sets += (instruction_n == tile_n) & (blocks_m * 3 * tile_n / 2 + others + spare <= limit)
             barred |= product_sets < tile_k / BLOCK_K
         sums = blocks_m * (tile_n + (product_sets * instruction_n if storage.type in BYTE_FLOATS else 0)) / 2
         # The compiler gives a thread no more registers than it is launched with, and an instruction wants its sums among them.
@@ -433,7 +435,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         ]
         staged, collected, boxes, fits = np.array(collections, float)[place].T
         fixed = staged * consumers + (cluster_k - 1) * tile_m * tile_n * FLOAT_BYTES // collected
-        fixed += BARRIER_BYTES * (np.where(ping_pong, consumers, 0) + consumers * boxes)
+        staging_barriers = BARRIER_BYTES * consumers * boxes
+        fixed += BARRIER_BYTES * np.where(ping_pong, consumers, 0) + staging_barriers
         stage = (tile_m + tile_n / _part(storage, tile_n)) * depth + 2 * BARRIER_BYTES
         stage += staged_bytes(storage.scales, tile_m, tile_n) * np.maximum(1, tile_k // BLOCK_K)
         stages = np.minimum(MAX_STAGES, (np.minimum(room, architecture.shared_bytes_per_block) - fixed) // stage)
@@ -452,6 +455,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             "instruction_n": instruction_n,
             "product_sets": product_sets,
             "shared_bytes": fixed + stages * stage,
+            "staging_barriers": staging_barriers,
         }
         made = {name: column[legal] for name, column in columns_of.items()}
         made["fitting"] = _blocks_of_sm(architecture, threads[legal], made["resident"], made["shared_bytes"])
@@ -561,7 +565,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     sums = at.tile_m * at.tile_n * FLOAT_BYTES
     batch_a, batch_b = (layout.shape[0] if len(layout.shape) == 3 else 1 for layout in (request.a, request.b))
     kind = "wgmma, clusters along k" if divided else "wgmma, ping-pong" if lattice.ping_pong else "wgmma"
-    spread_blocks = blocks * np.array([1.0, *(spread(1.0, size) for size in CLUSTERED)])[size_of]
+    spread_blocks = blocks * CLUSTERED[1] / np.array([CLUSTERED[1], *CLUSTERED.values()])[size_of]
     operations = 2.0 * at.tile_m * at.tile_n * at.tile_k
     issue = 1.0 + PROMOTION_ISSUE * (at.tile_n / at.instruction_n) if lattice.promoted else np.ones_like(blocks)
     if storage.scales.given:
@@ -586,10 +590,15 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     if storage.joined:
         # Of 96 kernels of two products for 16 rows, those that started early took 3.4% more on an H200, the fastest of them 0.2 to 1.2%.
         starting, half = np.zeros_like(starting), np.zeros_like(half)
+    # A block of one tile has its stages bring an operand of the epilogue, too, if a box of it takes the place of a tile of A.
+    staged = not lattice.ping_pong and not storage.column_major and _reads_in_stages(request)
+    of_one_tile = staged & (works <= persistent) & (sizes == 1) & (at.tile_k * size == SPAN_BYTES) & (at.tile_m <= at.tile_n)
+    features = lattice.features.take(chosen, axis=0)
+    features[of_one_tile, -1] = 0.0
     made = Works(
         blocks=spread_blocks,
         threads=at.threads,
-        shared_bytes=at.shared_bytes,
+        shared_bytes=at.shared_bytes - at.staging_barriers * of_one_tile,
         fitting=at.fitting,
         steps=steps,
         operations=operations,
@@ -616,12 +625,6 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     larger_b = at.tile_n > at.tile_m if storage.column_major else at.tile_n >= at.tile_m
     neighbours = np.where(larger_b, np.ceil(tiles_m / at.cluster_m), np.ceil(tiles_n / at.cluster_n))
     side_by_side = (waves <= 1) & (neighbours <= WIDE_BAND) & (not divided)
-
-    # A block of one tile has its stages bring an operand of the epilogue, too.
-    staged = not lattice.ping_pong and not storage.column_major and _reads_in_stages(request)
-    of_one_tile = staged & (works <= persistent) & (sizes == 1)
-    features = lattice.features.take(chosen, axis=0)
-    features[of_one_tile, -1] = 0.0
 
     def spec(place: int, early: bool) -> GemmSpec:
         once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
