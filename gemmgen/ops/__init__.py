@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from gemmgen.ops.functions.pointer_matmul import pointer_matmul
     from gemmgen.ops.functions.reduce import reduce
+    from gemmgen.ops.group_ends import synchronize
     from gemmgen.ops.planes import Planes
     from gemmgen.ops.quantising import quantize
     from gemmgen.ops.sparse import SparseWeight, compress_2_4
@@ -83,6 +84,7 @@ __all__ = [
     "rms_norm_gradient",
     "softmax",
     "softmax_gradient",
+    "synchronize",
     "topk",
     "warm",
 ]
@@ -99,6 +101,7 @@ _MODULES = {
     "pointer_matmul": "functions.pointer_matmul",
     "quantize": "quantising",
     "quantize_blocks": "block_formats",
+    "synchronize": "group_ends",
     "warm": "warming",
     **dict.fromkeys(("conv2d_filter_gradient", "conv2d_input_gradient", "conv_transpose2d"), "functions.convolution_gradients"),
     **dict.fromkeys(ROW_OPERATIONS, "functions.normalisation"),

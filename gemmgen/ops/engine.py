@@ -19,6 +19,7 @@ from gemmgen.kernels.requests import Copy, Interpretation, Layout
 from gemmgen.ops.arrays import address_reader, alignment_of, array_type, copied, is_torch, layout_of, new_array, readable, view_of
 from gemmgen.ops.background import Compilers, soonest
 from gemmgen.ops.filters import Filter
+from gemmgen.ops.group_ends import bounds_of_ends, check_ends, raise_reported
 from gemmgen.ops.jax_arrays import check_given, finished, is_jax
 from gemmgen.ops.operators import operator_called
 from gemmgen.ops.tensor_signature import MAX_LIKENESSES, Likeness, likeness
@@ -432,6 +433,7 @@ class Operator:
                 from gemmgen.runtime.cuda.launcher import wait_on_host
 
                 wait_on_host(call.launcher.ordinal, handle or LEGACY_STREAM)
+                raise_reported(call.launcher.ordinal)
             return tuple(finished(arrays[0], result) for result in results)
         return results
 
@@ -518,6 +520,8 @@ class Operator:
         for name, (operand, layout) in option.fit.arrays.items():
             view = views[operand]
             assert view is not None
+            if name == "offsets":
+                check_ends(self.name, bounds_of_ends(option), view)
             if any(other is not None and self._is_in_place(operand, other, view) for other in map(views.get, self.results)):
                 view = view.host_copy()
             arguments[name] = ArrayView(
@@ -543,6 +547,7 @@ class Operator:
     def _prepare_launcher(self, call: Call, ordinal: int, kept: Allocate | None = None, captured: Allocate | None = None) -> None:
         """``kept``, ``captured``: make workspaces, as for ``Launcher``."""
         from gemmgen.runtime.cuda.launcher import Launcher
+        from gemmgen.runtime.cuda.offsets import CheckedLauncher
 
         assert call.choice is not None
         option = call.choice.chosen
@@ -553,9 +558,13 @@ class Operator:
         slots = [(f"{name}[]", "pointer") for name in self._arrays] + [(name, kinds.get(name, "f32")) for name in self.numbers]
         sources = {name: f"{operand}[]" for name, (operand, _) in option.fit.arrays.items()}
         sources |= {name: source for name, source in option.fit.scalars.items() if name in known}
-        call.launcher = Launcher.of_sequence(
+        kind = CheckedLauncher if "offsets" in sources else Launcher
+        call.launcher = kind.of_sequence(
             loaded(option.plan, ordinal), sequence, option.dimensions, slots, sources, kept, captured, option.early
         )
+        if isinstance(call.launcher, CheckedLauncher):
+            place = [name for name, _ in slots].index(sources["offsets"])
+            call.launcher.check(place, bounds_of_ends(option), self.name)
 
     def _check_overlap(self, call: Call, arrays: Sequence[object], pointers: list[int]) -> None:
         """Raises ``LaunchError`` if a result that the caller gave has memory in common with another array, else remembers that."""

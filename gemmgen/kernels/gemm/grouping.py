@@ -102,6 +102,25 @@ class GroupRows:
         return tuple(scalars_and_arrays)
 
 
+@dataclass(frozen=True)
+class Ends:
+    """Bounds of the ends of groups."""
+
+    groups: int
+    limit: int
+    """Greatest end."""
+    axis: Literal["m", "k"]
+    """Axis that the groups divide."""
+    step: int = 1
+    """Number of which each end below the limit is a multiple."""
+
+    @property
+    def need(self) -> str:
+        """The condition in words."""
+        multiples = f", multiples of {self.step} below {self.limit}" if self.step > 1 else ""
+        return f"{self.groups} ends of groups in ascending order, from 0 to {self.axis} = {self.limit}{multiples}"
+
+
 def group_rows(grouping: Grouping, ends: npt.NDArray[Any], m: int) -> list[slice]:
     """The rows of each group; offsets that fall or lie outside, and counts of no rows or too many, become the nearest that make sense."""
     import numpy as np

@@ -60,7 +60,8 @@ def grouped_matmul(
         the product of a's columns and b's rows of one group. This form takes float16 and bfloat16, and only alpha, out and output.
     offsets
         Int32 (groups,), the end of each group of rows, read on the device. Group g has the rows from ``offsets[g - 1]``, or 0, to
-        ``offsets[g]`` and may be empty. Rows beyond the last offset are not written.
+        ``offsets[g]`` and may be empty. Rows beyond the last offset are not written. Offsets that fall, or lie outside of 0 to m, are
+        reported by the next call with offsets, or by ``ops.synchronize()``; for arrays in host memory, by the call itself.
     counts
         Int32 (groups,), instead of ``offsets``: group g has its first ``counts[g]`` rows; the others are neither computed nor written.
     gather
@@ -94,7 +95,7 @@ def grouped_matmul(
     Raises
     ------
     LaunchError
-        If the arguments are invalid or do not fit each other.
+        If the arguments are invalid or do not fit each other, or if offsets of an earlier call were wrong.
     """
     if (offsets is None) == (counts is None):
         raise LaunchError("grouped_matmul: need offsets, where groups end, or counts, the rows of each; one of them")
