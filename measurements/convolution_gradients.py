@@ -22,7 +22,6 @@ from measurements.preparation import in_processes
 from measurements.row_reductions import ROTATED_BYTES, geometric
 
 PROCESSES = 6
-PREPARED_SECONDS = 60.0
 TURNS = 7
 ALLOWED = {"float16": 6e-3, "bfloat16": 4e-2}
 """Largest difference from torch's result in float32, over the largest value."""
@@ -117,14 +116,15 @@ def main() -> None:
     """Prepares or measures the cases."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="cases of this kind alone")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the measurement or of the preparation")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="processes that prepare")
     parser.add_argument("--out", type=Path, help="folder of convolution_gradients.json")
     parser.add_argument("--prepare", action="store_true", help="compile, and time nothing")
     options = parser.parse_args()
     begun = time.monotonic()
     chosen = [case for case in CASES if options.only in (None, case.kind)]
     if options.prepare:
-        in_processes(prepare_some, chosen, PROCESSES, PREPARED_SECONDS)
+        in_processes(prepare_some, chosen, options.processes, options.seconds)
         return
     import torch
 

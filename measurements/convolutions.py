@@ -24,7 +24,6 @@ from measurements.preparation import in_processes
 from measurements.row_reductions import ROTATED_BYTES, geometric
 
 PROCESSES = 6
-PREPARED_SECONDS = 50.0
 TURNS = 9
 ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2}
 """Largest difference from torch's result in float32, over the largest value: both types round the result once."""
@@ -273,7 +272,8 @@ def main() -> None:
     """Lists, prepares or measures the cases, or writes the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="cases of this kind alone")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the measurement or of the preparation")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="processes that prepare")
     parser.add_argument("--out", type=Path, help="folder of convolutions.json")
     parser.add_argument("--prepare", action="store_true", help="compile, and time nothing")
     parser.add_argument("--explore", type=int, default=0, metavar="N", help="time the N instances too that the model likes most")
@@ -292,7 +292,7 @@ def main() -> None:
             print(json.dumps(asdict(case)))
         return
     if options.prepare:
-        in_processes(prepare_some, chosen, PROCESSES, PREPARED_SECONDS, options.explore)
+        in_processes(prepare_some, chosen, options.processes, options.seconds, options.explore)
         return
     import torch
 

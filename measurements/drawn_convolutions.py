@@ -151,6 +151,7 @@ def difference(torch: Any, case: Case, arrays: tuple[Any, Any, Any], y: Any) -> 
 
     x, w, bias = arrays
     found = 0.0
+    torch.backends.cudnn.benchmark = False  # a search of the fastest reference takes longer than the rest
     for part in (slice(0, 1), slice(-1, None)):
         wide = torch.float64 if case.type == "int8" else torch.float32
         sums = torch.nn.functional.conv2d(x[part].to(wide).contiguous(), w.to(wide).contiguous(), **window(case))
@@ -159,6 +160,7 @@ def difference(torch: Any, case: Case, arrays: tuple[Any, Any, Any], y: Any) -> 
             found = max(found, float((y[part].to(wide) - wanted).abs().max()))
         else:
             found = max(found, float((y[part].float() - sums).abs().max() / sums.abs().max().clamp(min=1e-30)))
+    torch.backends.cudnn.benchmark = True
     return found
 
 
@@ -331,8 +333,8 @@ def measure_some(chosen: Sequence[Case], until: float, folder: str) -> None:
 
     from measurements.cudnn_graph import GraphApi
 
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.benchmark_limit = 0
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, 0
+    torch.backends.cudnn.allow_tf32 = False
     api = GraphApi(torch.cuda.current_stream().cuda_stream)
     for case in chosen:
         if time.time() > until - 2:

@@ -30,7 +30,7 @@ COLD_BYTES = 192 << 20
 """Copies of an input reach this far: more than three times the L2."""
 GRAPH_SECONDS = 1.2e-3
 ROUNDS = 9
-PROCESSES, PREPARED_SECONDS = 12, 50.0
+PROCESSES = 12
 MIN_LEFT = 3.0
 """Seconds that a problem needs to be begun."""
 
@@ -292,13 +292,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[SEED])
     parser.add_argument("--compiled", action="store_true", help="also beside torch.compile (max-autotune)")
     parser.add_argument("--prepare", action="store_true", help="compile, and time nothing")
-    parser.add_argument("--seconds", type=float, default=1e6)
+    parser.add_argument("--seconds", type=float, default=1e6, help="of the measurement or of the preparation")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="processes that prepare")
     arguments = parser.parse_args()
     until = time.monotonic() + arguments.seconds
     keep_compiled_code()
     every = [(seed, problem) for seed in arguments.seeds for problem in drawn(seed)]
     if arguments.prepare:
-        in_processes(prepare_some, [problem for _, problem in every], PROCESSES, PREPARED_SECONDS, arguments.compiled)
+        in_processes(prepare_some, [problem for _, problem in every], arguments.processes, arguments.seconds, arguments.compiled)
         return
     import torch
 
