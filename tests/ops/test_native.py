@@ -18,6 +18,7 @@ from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.cpu import CPU_ARCHITECTURES
 from gemmgen.kernels.cpu_gemm.plan import plan_cpu_gemm
 from gemmgen.kernels.cpu_gemm.spec import BlockedLoops
+from gemmgen.kernels.epilogue.operations import Operation, Relu
 from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.requests import Layout
 from gemmgen.kernels.shipped import shipped_specs
@@ -58,9 +59,9 @@ def test_without_a_compiler_there_is_no_native_call(monkeypatch: pytest.MonkeyPa
     assert native.native_call(request()) is None
 
 
-@pytest.mark.parametrize("epilogue", [(), ({"op": "relu"},)], ids=["plain", "relu"])
+@pytest.mark.parametrize("epilogue", [(), (Relu(op="relu"),)], ids=["plain", "relu"])
 def test_a_quick_kernel_serves_until_another_is_compiled(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, epilogue: tuple[dict[str, str], ...]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, epilogue: tuple[Operation, ...]
 ) -> None:
     monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(native, "_known", {})
@@ -110,13 +111,25 @@ def arrays(letters: str, m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray
     return a, b
 
 
-@pytest.mark.parametrize("letters", ["nn", "tt"])
+@pytest.mark.parametrize("letters", ["nn", "tn", "tt"])
 def test_first_products_have_the_bits_of_later_ones(monkeypatch: pytest.MonkeyPatch, letters: str) -> None:
     monkeypatch.setattr(native, "_known", {})
     monkeypatch.setattr(native, "host_plan_is_cached", lambda plan: True)  # none serves but the one that is meant to
     done = Event()
     first = FirstProducts(lambda a, b: done.wait())
-    for sizes in ((7, 5, 3), (1, 60, 90), (60, 1, 90), (13, 3, 77), (5, 4, 300), (2, 8, 1000), (100, 33, 600), (4, 4, 1), (1, 1, 9)):
+    for sizes in (
+        (7, 5, 3),
+        (1, 60, 90),
+        (60, 1, 90),
+        (13, 3, 77),
+        (5, 4, 300),
+        (2, 8, 1000),
+        (83, 6, 300),
+        (9, 2, 600),
+        (100, 33, 600),
+        (4, 4, 1),
+        (1, 1, 9),
+    ):
         a, b = arrays(letters, *sizes)
         np.testing.assert_array_equal(first(a, b), ops.matmul(a, b, alpha=1.0, beta=0.0))
     for one, other in ((a.astype(np.float64), b.astype(np.float64)), (a, b[:-1]), (a, b[0]), (a, b.tolist()), (a[:0], b)):
@@ -126,6 +139,17 @@ def test_first_products_have_the_bits_of_later_ones(monkeypatch: pytest.MonkeyPa
     done.set()
     first.wait()
     assert first(a, b) is None  # all is ready
+
+
+@pytest.mark.parametrize("columns", range(1, 9))
+@pytest.mark.parametrize("letters", ["tn", "tt"])
+def test_few_columns_of_rows_that_are_neighbours(letters: str, columns: int) -> None:
+    for rows, depth in ((8, 1), (75, 40), (300, 301)):
+        a, b, before = integers(depth, rows).T, integers(depth, columns), integers(rows, columns + 2)
+        b = b if letters == "tn" else np.asfortranarray(b)
+        out = before.copy()
+        ops.matmul(a, b, out=out[:, :columns], alpha=2.0, beta=3.0)
+        assert (out[:, :columns] == 2 * (a @ b) + 3 * before[:, :columns]).all() and (out[:, columns:] == before[:, columns:]).all()
 
 
 def test_first_products_prepare_later_ones_once() -> None:
