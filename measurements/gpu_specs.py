@@ -1,9 +1,9 @@
-"""Specs that are in no library: every case verified on a GPU, by itself and under compute-sanitizer's memcheck and racecheck.
+"""Specs without certificates: every case verified on a GPU, by itself and under compute-sanitizer's memcheck and racecheck.
 
     python -m measurements.gpu_specs specs/gemm/wgmma/dynamic.yaml ...     on a machine with a GPU and compute-sanitizer
     python -m measurements.gpu_specs --report                               writes the page anew
 
-Instances of the library have certificates instead. Writes gpu_specs.json, where specs that are not run keep their entries, and
+Instances whose sources are in the library have certificates. Writes gpu_specs.json, where specs that are not run keep their entries, and
 gpu_specs.md.
 """
 
@@ -68,7 +68,7 @@ def verdict(spec: str, outputs: dict[str, str]) -> dict[str, Any]:
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The page."""
     lines = [
-        "# Specs of GEMM outside the library, on a GPU",
+        "# Specs without certificates, on a GPU",
         "",
         "Every case of `gemmgen verify` on a GPU, every element compared, those with few blocks and deep sums among them; then all of",
         "it under compute-sanitizer. *Error / bound*: the largest error of an element over the bound proven for it. *Memcheck*,",
