@@ -188,6 +188,7 @@ MATRIX = Right(
     ("A=in f32[m, n : lda, 1]", "C=out f32[m, n]"),
     "2 * ceil_div(m, 8), ceil_div(n, 64)",
     expects=("lda >= n",),
+    size=100,
 )
 KERNELS = {"sum": SUM, "halo": HALO, "broadcast": BROADCAST, "exchange": EXCHANGE, "rotation": ROTATION, "matrix": MATRIX}
 ALL = {"memory", "races", "once", "progress", "initialised", "complete"}
