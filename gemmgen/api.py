@@ -275,4 +275,4 @@ def verify(
     chosen = target.backend(backend)
     planned = plan(checked, architecture or chosen.architecture)
     binary = target.compile(planned)
-    return verify_binary(planned, binary, chosen, cases=cases, progress=progress, counters=counters, further=cases is None)
+    return verify_binary(planned, binary, chosen, cases=cases, progress=progress, counters=counters, extra=cases is None)

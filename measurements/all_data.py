@@ -22,7 +22,7 @@ from typing import Any
 
 import gemmgen
 from gemmgen.core.errors import GemmgenError, PlanError
-from gemmgen.kernels import part
+from gemmgen.kernels import family_module
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.kernels.gemm.numeric_class import numeric_class, without_tree
 from gemmgen.kernels.gemm.oracle import promised
@@ -180,7 +180,7 @@ def timed(item: Item) -> Record:
         plan = gemmgen.plan(Path(path), FIRST_PAIRED.name)
     assert isinstance(plan, KernelPlan)
     binary = compile_plan(plan)
-    cases = part(plan.spec.kind, "field").field_cases(plan)
+    cases = family_module(plan.spec.kind, "field").field_cases(plan)
     reports: list[FieldReport] = []
 
     def over_the_field() -> None:

@@ -352,7 +352,7 @@ def rows_call(op: str, draw: Draw) -> Call:
     unit, growth = 2 * ROUNDOFF, 8.0 + n
     given = draw.given(x, word)
     operation: Callable[..., Any] = getattr(ops, op)
-    further: list[Any] = []
+    extra: list[Any] = []
     named: dict[str, Any] = {"axis": axis}
     if op in ("softmax", "log_softmax"):
         wanted = [shares if op == "softmax" else wide - most - np.log(powers.sum(**line))]
@@ -363,7 +363,7 @@ def rows_call(op: str, draw: Draw) -> Call:
     elif op.endswith("softmax_gradient"):
         soft = op == "softmax_gradient"
         y = rounded(np.moveaxis(shares if soft else np.log(np.maximum(shares, 1e-30)), -1, axis), word)
-        further = [draw.given(y, word)]
+        extra = [draw.given(y, word)]
         kept = np.moveaxis(y, axis, -1)
         whole = ((wide * kept) if soft else wide).sum(**line)
         total = np.abs(wide * (kept if soft else 1)).sum(**line)
@@ -374,7 +374,7 @@ def rows_call(op: str, draw: Draw) -> Call:
     bounds = [unit * growth * size for size in sizes]
 
     def make() -> str:
-        got = operation(given, *further, **named)
+        got = operation(given, *extra, **named)
         return fault(got, word, np.moveaxis(wanted[0], -1, axis), np.moveaxis(bounds[0], -1, axis))
 
     return Call(said, make)

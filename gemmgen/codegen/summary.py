@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, cast
 
-from gemmgen.kernels import part
+from gemmgen.kernels import family_module
 from gemmgen.kernels.family import InstancePlan
 
 
@@ -17,4 +17,4 @@ class Summary(Protocol):
 
 def summary(plan: InstancePlan) -> list[str]:
     """A kernel's computation, in a few lines."""
-    return cast("Summary", part(plan.spec.kind, "explain")).summary(plan)
+    return cast("Summary", family_module(plan.spec.kind, "explain")).summary(plan)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Protocol, cast
 
 from gemmgen.hardware.target import SAME_INSTRUCTIONS, Architecture, Device
-from gemmgen.kernels import has_part, part
+from gemmgen.kernels import family_module, has_family_module
 from gemmgen.kernels.family import KernelPlan, KernelSpec
 from gemmgen.kernels.points import Points
 from gemmgen.kernels.requests import Fit, NoClass, Request
@@ -38,7 +38,7 @@ class Settings(Protocol):
 
 def settings_of(kind: str) -> Settings | None:
     """Choices that the matcher of a family leaves to the launch; None where there are none."""
-    return getattr(part(kind, "matcher"), "settings", None)
+    return getattr(family_module(kind, "matcher"), "settings", None)
 
 
 class Space(Protocol):
@@ -69,7 +69,7 @@ class Space(Protocol):
 @cache
 def space_of(kind: str) -> Space | None:
     """The space of a family; None for one that has none."""
-    return cast("Space", part(kind, "space")) if has_part(kind, "space") else None
+    return cast("Space", family_module(kind, "space")) if has_family_module(kind, "space") else None
 
 
 class NumericClasses(Protocol):
@@ -81,13 +81,13 @@ class NumericClasses(Protocol):
 
 def numeric_class_of(plan: KernelPlan, dimensions: Mapping[str, int]) -> str | NoClass:
     """Name of the class of instances that give a row the same bits: a separate one per instance if the family has no classes."""
-    own: NumericClasses | None = getattr(part(plan.spec.kind, "matcher"), "numeric_class_of", None)
+    own: NumericClasses | None = getattr(family_module(plan.spec.kind, "matcher"), "numeric_class_of", None)
     return plan.name if own is None else own(plan, dimensions)
 
 
 def numeric_class_at(plan: KernelPlan, dimensions: Mapping[str, int], terms: int) -> str | NoClass | None:
     """The class for sums of a number of terms; None where the family knows no classes."""
-    summed = getattr(part(plan.spec.kind, "matcher"), "SUMMED", None)
+    summed = getattr(family_module(plan.spec.kind, "matcher"), "SUMMED", None)
     return None if summed is None else numeric_class_of(plan, {**dimensions, summed: terms})
 
 
@@ -100,7 +100,7 @@ class Adapted(Protocol):
 
 def adapted(spec: KernelSpec, architecture: Architecture, device: Device | None) -> KernelSpec:
     """A fitted spec with features of the architecture and the device that its family's matcher wants there."""
-    own: Adapted | None = getattr(part(spec.kind, "matcher"), "adapted", None)
+    own: Adapted | None = getattr(family_module(spec.kind, "matcher"), "adapted", None)
     adapted_spec = spec if own is None else own(spec, architecture, device)
     if architecture.name in SAME_INSTRUCTIONS.get(adapted_spec.architecture, ()):
         adapted_spec = adapted_spec.model_copy(update={"architecture": architecture.name})
@@ -109,4 +109,4 @@ def adapted(spec: KernelSpec, architecture: Architecture, device: Device | None)
 
 def matcher_of(kind: str) -> Matcher:
     """The matcher of a family."""
-    return cast("Matcher", part(kind, "matcher"))
+    return cast("Matcher", family_module(kind, "matcher"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
-from gemmgen.dispatch.kept import MAX_KEPT, Kept, kept_key, load_choice, store_choice
+from gemmgen.dispatch.choice_cache import MAX_OPTIONS, CachedOption, choice_key, load_choice, store_choice
 from gemmgen.dispatch.matcher import adapted, matcher_of, numeric_class_of, settings_of, space_of
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.outlook import Outlook
@@ -139,16 +139,16 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
 
 def _chosen_before(table: Table | None, request: Request, device: Device, architecture: Architecture | None) -> Choice:
     """The choice for a request as the user's cache has it; else one that is made, and kept there."""
-    key = kept_key(table, request, device, architecture)
-    options = [option for one in load_choice(key) if (option := _kept_option(one, request, device, architecture)) is not None]
+    key = choice_key(table, request, device, architecture)
+    options = [option for one in load_choice(key) if (option := _cached_option(one, request, device, architecture)) is not None]
     if options:
         return Choice(request, device, tuple(options), options[0], {}, table)
     made = choose_by(table, request, device, architecture, complete=False)
-    store_choice(key, [Kept(one.candidate, one.seconds, one.source, one.fit.margin) for one in made.options[:MAX_KEPT]])
+    store_choice(key, [CachedOption(one.candidate, one.seconds, one.source, one.fit.margin) for one in made.options[:MAX_OPTIONS]])
     return made
 
 
-def _kept_option(kept: Kept, request: Request, device: Device, architecture: Architecture | None) -> Option | None:
+def _cached_option(kept: CachedOption, request: Request, device: Device, architecture: Architecture | None) -> Option | None:
     """A kept option with its plan; None if its kernel cannot serve the request any more."""
     request = request.on(device)
     fitting = fitted(kept.candidate, request, architecture or device.architecture, device)

@@ -22,10 +22,9 @@ from gemmgen.emulator.printing import Output
 from gemmgen.emulator.program import Program, link
 from gemmgen.emulator.schedule import MinimumBlock, Schedule
 from gemmgen.emulator.waves import Waves, blocks_per_wave, bytes_of_block
+from gemmgen.hardware.target import MAX_NONPORTABLE_CLUSTER
 
 MAX_THREADS = 1024
-MAX_CLUSTER = 16
-"""Blocks of a cluster, where the kernel allows sizes that not every GPU has (CUDA programming guide)."""
 SHARED_LIMIT = 227 * 1024
 LOCAL_LIMIT = 512 * 1024
 """Bytes of local memory a thread (CUDA C++ Programming Guide, technical specifications per compute capability)."""
@@ -379,7 +378,7 @@ def cluster_of(program: Program, grid: Dim3, given: Dim3 | None) -> Dim3:
     if min(cluster) < 1:
         raise BadLaunch(f"clusters of {cluster}: every dimension must be at least 1")
     size = cluster[0] * cluster[1] * cluster[2]
-    most = min(directives.get("maxclusterrank", (MAX_CLUSTER,))[0], MAX_CLUSTER)
+    most = min(directives.get("maxclusterrank", (MAX_NONPORTABLE_CLUSTER,))[0], MAX_NONPORTABLE_CLUSTER)
     if size > most:
         raise BadLaunch(f"clusters of {cluster} have {size} blocks; {name} may have {most}")
     if any(blocks % side for blocks, side in zip(grid, cluster, strict=True)):

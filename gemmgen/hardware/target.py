@@ -18,6 +18,10 @@ from gemmgen.core.text import did_you_mean, printable
 KIB = 1024
 WARP_THREADS = 32
 SECTOR_BYTES = 32
+MAX_CLUSTER = 8
+"""Blocks of a cluster, on every architecture that has clusters."""
+MAX_NONPORTABLE_CLUSTER = 16
+"""Blocks of a cluster, where the kernel allows sizes that not every GPU has (CUDA programming guide)."""
 
 Feature = Literal[
     "ldmatrix",

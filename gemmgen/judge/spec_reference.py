@@ -12,7 +12,7 @@ from gemmgen.core.elements import numpy_type, to_elements
 from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.judge.reference import Arrays, Question
 from gemmgen.judge.task import Task
-from gemmgen.kernels import family, has_part, part
+from gemmgen.kernels import family, family_module, has_family_module
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.kernels.planning import plan as plan_of
 from gemmgen.verification.field import FieldOracle
@@ -78,9 +78,9 @@ class SpecReference:
         return elements
 
     def _over_field(self, question: Question) -> Arrays:
-        if not has_part(self.plan.spec.kind, "field"):
+        if not has_family_module(self.plan.spec.kind, "field"):
             return {}
-        oracle = cast("FieldOracle", part(self.plan.spec.kind, "field"))
+        oracle = cast("FieldOracle", family_module(self.plan.spec.kind, "field"))
         if oracle.excluded(self.plan):
             return {}
         arrays = {name: np.mod(array, question.field).astype(np.uint64) for name, array in question.arrays.items()}

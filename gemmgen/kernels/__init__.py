@@ -39,7 +39,7 @@ ROW_OPERATIONS = (
     "softmax", "softmax_gradient", "log_softmax", "log_softmax_gradient", "rms_norm", "rms_norm_gradient", "layer_norm",
     "layer_norm_gradient", "cumsum", "logcumsumexp", "topk",
 )  # fmt: skip
-FURTHER_OPERATIONS = {"quantize": "quantise", **dict.fromkeys(ROW_OPERATIONS, "rows")}
+EXTRA_OPERATIONS = {"quantize": "quantise", **dict.fromkeys(ROW_OPERATIONS, "rows")}
 """Functions that also work without an instance, and have no operator of torch's."""
 
 
@@ -62,7 +62,7 @@ def family_of(spec: KernelSpec) -> Family:
 
 
 @cache
-def part(kind: str, name: str) -> Any:
+def family_module(kind: str, name: str) -> Any:
     """The module of a family that serves one station, which defines the required contents in its own protocol.
 
     ``oracle``: ``gemmgen.verification``; ``cost_model``: ``gemmgen.perf``; ``matcher``: ``gemmgen.dispatch``; ``operator``:
@@ -72,6 +72,6 @@ def part(kind: str, name: str) -> Any:
     return import_module(f"{FAMILIES[kind]}.{name}")
 
 
-def has_part(kind: str, name: str) -> bool:
+def has_family_module(kind: str, name: str) -> bool:
     """True if a family has a module that it may do without."""
     return find_spec(f"{FAMILIES[kind]}.{name}") is not None

@@ -428,7 +428,7 @@ def _converting(plan: Any, architecture: Any) -> Any:
 class Family:
     """A kernel family: the format of its specs, how they become plans, and how its problems are written.
 
-    Each stage of the pipeline loads the rest from the family's modules when it needs it: see ``gemmgen.kernels.part``.
+    Each stage of the pipeline loads the rest from the family's modules when it needs it: see ``gemmgen.kernels.family_module``.
     """
 
     kind: str

@@ -31,9 +31,9 @@ def compile_seconds(option: Option) -> float:
     kernels of all kinds, of which the estimate is within a factor of two for most."""
     work = cost_model_of(option.plan.spec.kind).work(option.plan, option.dimensions)
     registers = max((part.registers for part in work), default=0)
-    further = max(len(option.plan.sequence.launches) - FEW_KERNELS, 0)
+    extra = max(len(option.plan.sequence.launches) - FEW_KERNELS, 0)
     unrolled = min(registers, MANY_REGISTERS) - FEW_REGISTERS
-    return max(MIN_SECONDS, SECONDS_OF_A_REGISTER * unrolled) + SECONDS_OF_A_KERNEL * further
+    return max(MIN_SECONDS, SECONDS_OF_A_REGISTER * unrolled) + SECONDS_OF_A_KERNEL * extra
 
 
 def soonest(options: Sequence[Option], is_held: Callable[[KernelPlan], bool]) -> Option:

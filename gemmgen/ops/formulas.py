@@ -67,7 +67,7 @@ def given_operands(
         array = given.get(operand.name)
         if operand.stored == "bool" and operand.per != "all" and not (is_truth(array) or getattr(array, "dtype", None) is None):
             raise LaunchError(f"{operation}: {operand.name} has elements {type_word(array)}, need bool, as the {whole} says")
-    written = tuple(name for one in operations for name in one.further_outputs)
+    written = tuple(name for one in operations for name in one.extra_outputs)
     numbers = {operand.name: operand for operand in operands if operand.per == "all"}
     for name in (*arrays, *written, *numbers):
         if name in own:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
-from gemmgen.kernels import FURTHER_OPERATIONS, OPERATIONS, WITHOUT_TORCH_OPERATOR, part
+from gemmgen.kernels import EXTRA_OPERATIONS, OPERATIONS, WITHOUT_TORCH_OPERATOR, family_module
 from gemmgen.kernels.requests import Interpretation, Layout
 
 
@@ -19,4 +19,4 @@ class Operator(Protocol):
 
 def operator_called(name: str) -> Operator:
     """The operator of an operation's family; ``KeyError`` if there is no such operation."""
-    return cast("Operator", part((OPERATIONS | WITHOUT_TORCH_OPERATOR | FURTHER_OPERATIONS)[name], "operator"))
+    return cast("Operator", family_module((OPERATIONS | WITHOUT_TORCH_OPERATOR | EXTRA_OPERATIONS)[name], "operator"))

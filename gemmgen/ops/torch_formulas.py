@@ -49,8 +49,8 @@ def backward_of(operations: tuple[Operation, ...]) -> Backward:
     for one in operations:
         if isinstance(one, Formula):
             assignments.append((PRODUCT, name(VALUE)))
-        further = set(one.further_outputs)
-        assignments += [(assignment.target, assignment.node) for assignment in one.assignments if assignment.target not in further]
+        extra = set(one.extra_outputs)
+        assignments += [(assignment.target, assignment.node) for assignment in one.assignments if assignment.target not in extra]
         operands += [(operand.name, operand.per) for operand in one.operands()]
     derivatives = derivative(assignments, VALUE, (VALUE, *(operand for operand, _ in operands)), UPSTREAM)
     needed = _needed(derivatives)
@@ -89,7 +89,7 @@ def recorded(
     operations = parsed(operation, epilogue)
     if not a.dtype.is_floating_point or not b.dtype.is_floating_point or min(a.element_size(), b.element_size()) < 2:
         raise LaunchError(f"{operation}: derivatives are of float32, float16 and bfloat16 products; pass detached tensors")
-    written = {word for one in operations for word in one.further_outputs}
+    written = {word for one in operations for word in one.extra_outputs}
     tensors = {word: value for word, value in given.items() if isinstance(value, torch.Tensor) and word not in written}
     others = {word: value.detach() if isinstance(value, torch.Tensor) else value for word, value in given.items() if word not in tensors}
     plan = backward_of(operations)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
-from gemmgen.kernels import part
+from gemmgen.kernels import family_module
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 
 
@@ -30,4 +30,4 @@ class CostModel(Protocol):
 
 def cost_model_of(kind: str) -> CostModel:
     """The cost model of a family."""
-    return cast("CostModel", part(kind, "cost_model"))
+    return cast("CostModel", family_module(kind, "cost_model"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
-from gemmgen.kernels import part
+from gemmgen.kernels import family_module
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.pictures import Picture
 
@@ -26,15 +26,15 @@ class Illustration(Protocol):
 
 def explanation_of(kind: str) -> Explanation:
     """The explanation of a family's plans."""
-    return cast("Explanation", part(kind, "explain"))
+    return cast("Explanation", family_module(kind, "explain"))
 
 
 def accuracy_of(kind: str, plan: object, problem: Mapping[str, int]) -> str | None:
     """Bound of a plan's errors on a problem in words, from a family that states one: its function ``accuracy``."""
-    state = getattr(part(kind, "explain"), "accuracy", None)
+    state = getattr(family_module(kind, "explain"), "accuracy", None)
     return None if state is None else state(plan, problem)
 
 
 def illustration_of(kind: str) -> Illustration:
     """The pictures of a family's plans."""
-    return cast("Illustration", part(kind, "pictures"))
+    return cast("Illustration", family_module(kind, "pictures"))

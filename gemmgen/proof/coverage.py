@@ -331,9 +331,9 @@ class _Coverage:
                 continue
             condition = as_condition(each.condition)
             for holds, branch in ((condition, each.yes), (z3.Not(condition), each.no)):
-                further = (*way, holds)
+                extra = (*way, holds)
                 if not self._at.excluded(way, holds):
-                    pending.append((further, branch))
+                    pending.append((extra, branch))
 
     def _equal(self, one: Element, two: Element, path: Path) -> bool:
         return (one.array, one.type) == (two.array, two.type) and all(

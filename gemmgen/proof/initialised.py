@@ -187,8 +187,8 @@ class _Ways:
                 continue
             decides = len(conditions) == 1 and len(targets) == 2 and not mentions(conditions[0], iterations)
             for number, following in enumerate(targets):
-                further = way if not decides else (*way, conditions[0] if number == 0 else negation(conditions[0]))
-                pending.append((following, further, before | {block}))
+                extra = way if not decides else (*way, conditions[0] if number == 0 else negation(conditions[0]))
+                pending.append((following, extra, before | {block}))
         return True
 
     def _meeting(self, block: int, target: int, writers: frozenset[int]) -> int | None:

@@ -300,14 +300,14 @@ class _Loop:
             if not isinstance(value, Value) or value.base != self.carried[name].base:
                 failed.forms.add(name)
                 continue
-            further = dict(counts)
+            extra = dict(counts)
             if isinstance(form, GrowthWhile):
                 now = conditions[form]
-                further[form] = counts[form] + z3.If(now, 1, 0)
+                extra[form] = counts[form] + z3.If(now, 1, 0)
                 if not known.proves([*path, now], counts[form] == iteration):
                     failed.forms.add(name)
                     continue
-            wanted = self._closed(name, form, iteration + 1, further)
+            wanted = self._closed(name, form, iteration + 1, extra)
             if not known.proves(path, value.z3 == wanted.z3):
                 failed.forms.add(name)
         for side in sides:

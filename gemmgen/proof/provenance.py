@@ -686,8 +686,8 @@ class Provenance:
             if group is chosen and chosen.iteration is not None:
                 same = other.term(chosen.iteration) == self.iteration_of(chosen.iteration, case)
             path = tuple(other.conditions(_common([site.access.path for site in group.sites])))
-            further = (*premises, *other.facts, *path, overlap, when < load)
-            if not self.proves(further, z3.Or(when < mine, as_condition(same))):
+            extra = (*premises, *other.facts, *path, overlap, when < load)
+            if not self.proves(extra, z3.Or(when < mine, as_condition(same))):
                 raise NotShown(BETWEEN)
         self._alone.add(key)
 

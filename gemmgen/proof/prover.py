@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.errors import EnvironmentMissing
-from gemmgen.hardware.target import ARCHITECTURES
+from gemmgen.hardware.target import ARCHITECTURES, MAX_CLUSTER
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ ASSUMED_PARTS = "no two threads store one partial result, beyond the small probl
 ASSUMED_LIMITS = "grids and shared memory are within the limits of a launch"
 MAX_DEPTH = 64
 """Threads of a block along z, on every architecture."""
-MAX_CLUSTER = 8
-"""Blocks of a cluster, on every architecture that has clusters."""
 SECONDS = 60.0
 """Time for one kernel."""
 

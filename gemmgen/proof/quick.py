@@ -63,9 +63,9 @@ class Comparisons:
         for says in known:
             for condition, conclusion in says.implied:
                 if all(self._holds(rows, (), ranges, factors) for _, rows in self._wanted(condition)):
-                    further = self._said(conclusion)
-                    sums += further.sums
-                    _narrow(ranges, further.ranges)
+                    extra = self._said(conclusion)
+                    sums += extra.sums
+                    _narrow(ranges, extra.ranges)
                     factors.clear()
         return [part for part, rows in goals if not self._holds(rows, sums, ranges, factors)]
 
@@ -204,8 +204,8 @@ class Comparisons:
         return {monomial: number for monomial, number in total.items() if number}
 
 
-def _narrow(ranges: dict[int, Range], further: Iterable[tuple[int, Range]]) -> None:
-    for number, (low, high) in further:
+def _narrow(ranges: dict[int, Range], extra: Iterable[tuple[int, Range]]) -> None:
+    for number, (low, high) in extra:
         before = ranges.get(number, ANYTHING)
         ranges[number] = max(before[0], low), min(before[1], high)
 

@@ -29,7 +29,7 @@ from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.residue_words import WORD_BYTES, Words, whole_words
 from gemmgen.emulator.whole_words import multiplies_on_tensor_cores, sums_only_move, words_taken_apart
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels import family, has_part, part
+from gemmgen.kernels import family, family_module, has_family_module
 from gemmgen.kernels.family import Case, FieldPart, KernelPlan
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.planning import plan as plan_of
@@ -143,9 +143,9 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, bits: int = 
         return FieldReport(plan.name, outcome, runs, miss, sizes or {}, reason, time.perf_counter() - started, elements)
 
     kind = plan.spec.kind
-    if not has_part(kind, "field"):
+    if not has_family_module(kind, "field"):
         return report("not claimed", f"kernels of kind {kind} have no reference over a field")
-    oracle = cast("FieldOracle", part(kind, "field"))
+    oracle = cast("FieldOracle", family_module(kind, "field"))
     reason = oracle.excluded(plan)
     if reason:
         return report("not claimed", reason)

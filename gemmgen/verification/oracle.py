@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from gemmgen.kernels import part
+from gemmgen.kernels import family_module
 from gemmgen.kernels.family import Case, Expected
 
 if TYPE_CHECKING:
@@ -32,4 +32,4 @@ class Oracle(Protocol):
 
 def oracle_of(kind: str) -> Oracle:
     """The oracle of a family."""
-    return cast("Oracle", part(kind, "oracle"))
+    return cast("Oracle", family_module(kind, "oracle"))

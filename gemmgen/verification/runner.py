@@ -21,7 +21,7 @@ from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.baked_cases import cases_of
 from gemmgen.verification.case_arrays import prepare_case, require_memory
 from gemmgen.verification.counters import CaseCounters, count_case
-from gemmgen.verification.further import further_cases
+from gemmgen.verification.extra_cases import extra_cases
 from gemmgen.verification.oracle import oracle_of
 
 
@@ -107,11 +107,11 @@ def verify_binary(
     cases: Sequence[Case] | None = None,
     progress: Callable[[CaseResult], None] | None = None,
     counters: bool = False,
-    further: bool = False,
+    extra: bool = False,
 ) -> VerificationReport:
     """Runs ``cases`` (the family's own if None) of ``plan`` on ``backend``; a failing case never stops the others.
 
-    ``further``: also those of ``gemmgen.verification.further``.
+    ``extra``: also those of ``gemmgen.verification.extra_cases``.
 
     ``counters``: if all pass, also counts the cost of one case, on the emulator regardless of the backend. Raises ``PlanError``, before
     anything is run, if a case needs too much memory.
@@ -120,7 +120,7 @@ def verify_binary(
     results = []
     chosen = cases_of(plan) if cases is None else cases
     require_memory(plan, chosen)
-    for launched, case in (*((plan, case) for case in chosen), *(further_cases(plan) if further else ())):
+    for launched, case in (*((plan, case) for case in chosen), *(extra_cases(plan) if extra else ())):
         result = verify_case(launched, binary, backend, case)
         results.append(result)
         if progress is not None:

@@ -11,7 +11,7 @@ import pytest
 from gemmgen.api import choose as choose_kernel
 from gemmgen.api import plan, verify
 from gemmgen.core.cache import Cache
-from gemmgen.dispatch import kept, selection
+from gemmgen.dispatch import choice_cache, selection
 from gemmgen.dispatch.candidates import Candidate, candidates
 from gemmgen.dispatch.matcher import numeric_class_of
 from gemmgen.dispatch.model import PARAMETERS, seconds_of_many
@@ -162,15 +162,15 @@ def test_another_table_device_or_code_makes_another_choice(monkeypatch):
     request = parse_problem("gemm:200,2560,9216,nt,bf16")
     table = table_for(H200)
     faster = replace(table, rows=(replace(table.rows[0], times={name: 1.0 for name in table.rows[0].times}), *table.rows[1:]))
-    keys = [kept.kept_key(one, request, target, None) for one, target in ((table, H200), (faster, H200), (table, device("H100")))]
-    monkeypatch.setattr(kept, "_sources", lambda: "other files")
-    keys.append(kept.kept_key(table, request, H200, None))
+    keys = [choice_cache.choice_key(one, request, target, None) for one, target in ((table, H200), (faster, H200), (table, device("H100")))]
+    monkeypatch.setattr(choice_cache, "_sources", lambda: "other files")
+    keys.append(choice_cache.choice_key(table, request, H200, None))
     assert len(set(keys)) == len(keys)
 
 
 def test_a_damaged_entry_is_no_choice():
-    Cache().store("ab" * 32, {kept.FILE: b'[{"label": "x"}]'})
-    assert kept.load_choice("ab" * 32) == ()
+    Cache().store("ab" * 32, {choice_cache.FILE: b'[{"label": "x"}]'})
+    assert choice_cache.load_choice("ab" * 32) == ()
 
 
 @pytest.mark.parametrize(("faster", "taken"), [(1.03, "gemm/"), (0.97, "gemm/"), (0.9, "point/")])

@@ -14,7 +14,7 @@ from gemmgen import ops
 from gemmgen.codegen.summary import Summary
 from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.matcher import Matcher
-from gemmgen.kernels import FAMILIES, FURTHER_OPERATIONS, GPU_KINDS, OPERATIONS, family, part
+from gemmgen.kernels import EXTRA_OPERATIONS, FAMILIES, GPU_KINDS, OPERATIONS, family, family_module
 from gemmgen.ops.operators import Operator
 from gemmgen.ops.torch_operators import declaration_of
 from gemmgen.perf.cost_model import CostModel
@@ -45,7 +45,7 @@ DEMANDS = [
 
 @pytest.mark.parametrize(("kind", "module", "protocol", "member"), DEMANDS)
 def test_a_family_has_what_a_station_asks_for(kind: str, module: str, protocol: Any, member: str) -> None:
-    given = getattr(part(kind, module), member)
+    given = getattr(family_module(kind, module), member)
     wanted = list(inspect.signature(getattr(protocol, member)).parameters)[1:]
     assert list(inspect.signature(given).parameters) == wanted
 
@@ -65,7 +65,7 @@ def test_an_operation_is_declared_in_the_same_way_as_the_others(name: str) -> No
 
 
 def test_every_family_has_an_operation() -> None:
-    assert {*OPERATIONS.values(), *FURTHER_OPERATIONS.values()} == set(GPU_KINDS)
+    assert {*OPERATIONS.values(), *EXTRA_OPERATIONS.values()} == set(GPU_KINDS)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

@@ -14,7 +14,7 @@ from typing import Any
 import gemmgen
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.verification.further import code_of
+from gemmgen.verification.extra_cases import code_of
 
 from .operators import Mutant
 

@@ -12,7 +12,7 @@ import gemmgen
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
-from gemmgen.verification.further import few_block_cases, shares_out_tiles, with_few_blocks
+from gemmgen.verification.extra_cases import few_block_cases, shares_out_tiles, with_few_blocks
 from gemmgen.verification.runner import verify_binary, verify_case
 
 from .operators import Mutant, all_mutants
@@ -60,7 +60,7 @@ def test_a_stage_that_a_tile_never_frees_is_caught() -> None:
     wanted = ("a condition never holds", "wgmma_wait<0>();", "if (work.steps > 0) {")
     (mutant,) = [m for m in all_mutants(subject.source) if (m.kind, m.previous, m.before) == wanted]
     broken = replace(subject.binary, ptx=subject.ptx(mutant.text))
-    report = verify_binary(subject.plan, broken, EmulatorBackend(step_limit=60_000), further=True)
+    report = verify_binary(subject.plan, broken, EmulatorBackend(step_limit=60_000), extra=True)
     assert {result.case.name.endswith(", few blocks") for result in report.failures} == {True}
     assert caught_by(subject, mutant, "tiles of many steps, few blocks")
 

@@ -20,7 +20,7 @@ from gemmgen.library.digests import cases_digest, digest
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
 from gemmgen.toolchain.nvrtc import Binary, compile_source
-from gemmgen.verification.further import code_of, few_block_cases, further_cases
+from gemmgen.verification.extra_cases import code_of, extra_cases, few_block_cases
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_case
 
@@ -104,7 +104,7 @@ class Subject:
 
 def deep_cases(plan: KernelPlan) -> list[Case]:
     """The deep cases of a plan, of which only some families have any."""
-    return [case for launched, case in further_cases(plan) if launched is plan]
+    return [case for launched, case in extra_cases(plan) if launched is plan]
 
 
 def digest_of_cases(plan: KernelPlan) -> str:

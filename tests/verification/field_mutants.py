@@ -74,8 +74,8 @@ def _simt_slips(random: Random) -> Iterator[tuple[str, str, str]]:
         yield f"a term lost: {at}", call, f"{call} {at}accumulators[{i}][{j}] = fmaf(-{term});"
         yield f"a term twice: {at}", call, f"{call} {at}accumulators[{i}][{j}] = fmaf({term});"
         difference = f"fragment_b[0][{j + 1}] - fragment_b[0][{j}]"
-        further = f"fmaf(fragment_a[0][{i}], {difference}, accumulators[{i}][{j}])"
-        yield f"the next column's factor: {at}", call, f"{call} {at}accumulators[{i}][{j}] = {further};"
+        extra = f"fmaf(fragment_a[0][{i}], {difference}, accumulators[{i}][{j}])"
+        yield f"the next column's factor: {at}", call, f"{call} {at}accumulators[{i}][{j}] = {extra};"
         yield f"the next row's factor: {at}", call, f"{at}fragment_a[0][{i}] = fragment_a[0][{(i + 1) % 8}]; {call}"
 
 

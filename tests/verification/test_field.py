@@ -12,7 +12,7 @@ import gemmgen
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator import residue_products, residues
 from gemmgen.emulator.arithmetic import FIELD
-from gemmgen.kernels import part
+from gemmgen.kernels import family_module
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.digests import program_digests
@@ -95,7 +95,7 @@ def test_float32_takes_one_run():
 
 def test_groups_have_problems():
     plan = plan_of("gemm/mma_sync/grouped")
-    assert [case.dimensions["groups"] for case in part("gemm", "field").field_cases(plan)] == [3]
+    assert [case.dimensions["groups"] for case in family_module("gemm", "field").field_cases(plan)] == [3]
 
 
 PLANES = "gemm/split_precision/mma_sync/f16x3_64x64"
@@ -218,7 +218,7 @@ def test_slips_in_convolutions_of_integers_are_caught(name):
 def test_convolutions_over_the_field_have_results():
     """Problems of fixed filters, larger than some cases' images, among them."""
     for name in (name for name in shipped_specs() if name.startswith("conv2d/")):
-        for case in part("conv2d", "field").field_cases(plan_of(name)):
+        for case in family_module("conv2d", "field").field_cases(plan_of(name)):
             assert case.dimensions["p"] * case.dimensions["q"] > 0, (name, case.name)
 
 
@@ -410,4 +410,4 @@ def test_slips_where_results_are_packed_are_caught(old, new):
 
 def test_bounds_of_integers_count_their_collisions():
     plan = gemmgen.plan(shipped_specs()["conv2d/mma_sync/int8/pixels_128x64x64"])
-    assert miss_bits_of_run(plan, part("conv2d", "field")) < 6
+    assert miss_bits_of_run(plan, family_module("conv2d", "field")) < 6

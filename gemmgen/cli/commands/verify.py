@@ -96,7 +96,7 @@ def command(
     Exits with 1 if a case fails. Small integers must come out exactly, reals within the error bound of the computation.
     """
     from gemmgen.runtime.targets import GPUS
-    from gemmgen.verification.further import further_cases
+    from gemmgen.verification.extra_cases import extra_cases
     from gemmgen.verification.runner import verify_binary
 
     problems = list(dict.fromkeys(map(parse_size, sizes)))
@@ -117,13 +117,13 @@ def command(
     binaries = compile_plans([item.plan for item in planned])
     by_label = {}
     with progress_bar() as progress:
-        task = progress.add_task("verifying", total=sum(map(len, cases)) + sum(len(further_cases(item.plan)) for item in planned))
+        task = progress.add_task("verifying", total=sum(map(len, cases)) + sum(len(extra_cases(item.plan)) for item in planned))
         for item, binary, own_cases in zip(planned, binaries, cases, strict=True):
             label = item.file.label
             progress.update(task, description=label)
             emulation.show = partial(_describe, progress, task, label)
             by_label[item.file.label] = verify_binary(
-                item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters, further=True
+                item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters, extra=True
             )
             if field:
                 from gemmgen.verification.field import verify_field

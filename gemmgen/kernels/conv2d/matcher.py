@@ -216,7 +216,7 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         arrays["tap_sums"] = ("tap_sums", Layout.packed((known["r"] + 1, known["s"] + 1, known["k"]), "s32"))
     if request.alphas:
         arrays["alpha"] = ("alpha", Layout.packed((known["k"],), "f32"))
-    written = {name for one in request.epilogue for name in one.further_outputs}
+    written = {name for one in request.epilogue for name in one.extra_outputs}
     for name, layout in request.named:
         if layout is not None:
             arrays[argument_name(name) if name in written else argument_name(name).lower()] = (name, layout)

@@ -108,7 +108,7 @@ def _named(request: Conv2dRequest, operands: Mapping[str, Layout]) -> tuple[tupl
     shapes: Mapping[str, tuple[int, ...]] = {"channel": (k,), "row": (prod(pixels),), "result": request.output_shape(), "memory": (1,)}
     for one in request.epilogue:
         wanted = [(operand.name, str(operand.per), operand.stored or "f32") for operand in one.operands()]
-        wanted += [(name, _place(output), output.type) for name, output in one.further_outputs.items()]
+        wanted += [(name, _place(output), output.type) for name, output in one.extra_outputs.items()]
         for name, per, kind in wanted:
             if per == "all":
                 layouts.append((name, None))

@@ -113,8 +113,8 @@ def reference(
     coordinates = {"row": np.arange(n * p * q).reshape(n, 1, p, q), "column": np.arange(k).reshape(1, k, 1, 1)}
     finished = apply_steps(steps, Tracked(value.astype(np.float64), lost, "f32"), read, coordinates, outputs)
     result, bound = finished.value, finished.bound
-    further = {
-        store.name: _further(store, spread(outputs[store.name], finished.value.shape), spec.output.layout, arrays[store.name])
+    extra = {
+        store.name: _extra(store, spread(outputs[store.name], finished.value.shape), spec.output.layout, arrays[store.name])
         for step in steps
         for store in step.stores
     }
@@ -123,10 +123,10 @@ def reference(
         bound = np.maximum(high - result, result - low).astype(np.float64)
     else:
         result, bound = stored(spec.output.type, result, bound)
-    return {"y": Expected(from_nchw(result, spec.output.layout), from_nchw(bound, spec.output.layout) if bound.any() else None)} | further
+    return {"y": Expected(from_nchw(result, spec.output.layout), from_nchw(bound, spec.output.layout) if bound.any() else None)} | extra
 
 
-def _further(store: Store, value: Tracked, layout: str, before: npt.NDArray[Any]) -> Expected:
+def _extra(store: Store, value: Tracked, layout: str, before: npt.NDArray[Any]) -> Expected:
     """A further output, from the value of each element (n, k, p, q)."""
     if store.output.per == "row":
         rows, bounds = (array.transpose(0, 2, 3, 1).reshape(-1, array.shape[1]) for array in (value.value, value.bound))

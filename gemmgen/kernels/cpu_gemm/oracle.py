@@ -153,8 +153,8 @@ def reference(plan: CpuGemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[An
         outputs: dict[str, Tracked] = {}
         finished = spread(apply_steps(plan.epilogue, Tracked(value, bound, "f32"), read, coordinates, outputs), shape)
     stores = [store for step in plan.epilogue for store in step.stores]
-    further = {store.name: Expected(*stored_output(store, spread(outputs[store.name], shape), arrays[store.name])) for store in stores}
-    return {"C": Expected(finished.value, finished.bound)} | further
+    extra = {store.name: Expected(*stored_output(store, spread(outputs[store.name], shape), arrays[store.name])) for store in stores}
+    return {"C": Expected(finished.value, finished.bound)} | extra
 
 
 def counted_case(plan: CpuGemmPlan) -> Case:

@@ -210,7 +210,7 @@ def request_of(
 def axes_kept(operations: Sequence[Operation], shape: tuple[int, ...]) -> int:
     """Last axes of a shape that the operations name, as rows and columns, and that are therefore not merged with others."""
     named = {word for one in operations for assignment in one.assignments for word in assignment.node.names} & set(COORDINATES)
-    named |= {str(output.per) for one in operations for output in one.further_outputs.values() if output.reduce is not None}
+    named |= {str(output.per) for one in operations for output in one.extra_outputs.values() if output.reduce is not None}
     return min(2, len(shape)) if named & set(COORDINATES) else 0
 
 

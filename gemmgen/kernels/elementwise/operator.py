@@ -86,7 +86,7 @@ def _interpret_named(x: Layout, operations: tuple[Operation, ...], operands: Map
         }
         all_operations.append(one.model_copy(update={"inputs": inputs}))
     shape = broadcast({"x": x, **{named[name]: layout for name, layout in read.items()}})
-    for word, output in (item for one in operations for item in one.further_outputs.items()):
+    for word, output in (item for one in operations for item in one.extra_outputs.items()):
         layout, kernel = _of_type(word, operands[word], output.type), argument_name(word)
         named[kernel] = word
         if output.reduce is None:

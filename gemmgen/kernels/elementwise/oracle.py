@@ -146,10 +146,10 @@ def reference(plan: ElementwisePlan, case: Case, arrays: Mapping[str, npt.NDArra
             value = value.astype(np.float64)
             bound = bound + np.where((bound > 0) & (value != final.value), np.abs(np.spacing(value)), 0.0)
         along = {per: tuple(one for one in range(plan.rank) if one != axis_of(per, plan.rank)) for per in ("row", "column", "channel")}
-        further = {
-            one.name: Expected(*stored_output(one.store, spread(outputs[one.name], shape), arrays[one.name], along)) for one in plan.further
+        extra = {
+            one.name: Expected(*stored_output(one.store, spread(outputs[one.name], shape), arrays[one.name], along)) for one in plan.extra
         }
-    return {"y": Expected(value, np.broadcast_to(bound, value.shape), signed_zeros=final.kind in FLOATS)} | further
+    return {"y": Expected(value, np.broadcast_to(bound, value.shape), signed_zeros=final.kind in FLOATS)} | extra
 
 
 def _index(axis: int, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:

@@ -57,7 +57,7 @@ class ElementwisePlan(KernelPlan[ElementwiseSpec]):
     """The arrays that are read, x first."""
     numbers: tuple[ScalarArgument, ...]
     """Numbers that the operations read."""
-    further: tuple[Write, ...] = ()
+    extra: tuple[Write, ...] = ()
     """Arrays beside y that formulas write."""
 
     @property
@@ -89,7 +89,7 @@ class ElementwisePlan(KernelPlan[ElementwiseSpec]):
     @property
     def written_bytes(self) -> int:
         """Bytes that are written for an element."""
-        return sum(ELEMENTS[kind].bytes for kind in (self.output, *(one.argument.type for one in self.further if not one.reduces)))
+        return sum(ELEMENTS[kind].bytes for kind in (self.output, *(one.argument.type for one in self.extra if not one.reduces)))
 
     @property
     def computed(self) -> DataType:
@@ -157,8 +157,8 @@ def widest_vector(spec: ElementwiseSpec, output: DataType) -> int:
     """Elements of 16 bytes of the wider type, no more than the alignment; 1 where neighbours do not lie side by side."""
     if spec.inner == "strided":
         return 1
-    further = [one.type for operation in spec.operations for one in operation.further_outputs.values()]
-    size = max(ELEMENTS[kind].bytes for kind in (DATA_TYPES[spec.input], output, *further))
+    extra = [one.type for operation in spec.operations for one in operation.extra_outputs.values()]
+    size = max(ELEMENTS[kind].bytes for kind in (DATA_TYPES[spec.input], output, *extra))
     return min(spec.alignment, VECTOR_BYTES // size)
 
 
@@ -181,14 +181,14 @@ def plan_elementwise(spec: ElementwiseSpec, architecture: Architecture) -> Eleme
     reads = (Read(x.argument("input", "the operand of the first operation"), x.offset, True), *map(space.read, accesses))
     numbers = tuple(argument for step in steps for argument in step.arguments if isinstance(argument, ScalarArgument))
     arrays = [space.array(access.name, access.stored) for access in accesses if access.operand.per == "result"]
-    further = tuple(space.write(store) for step in steps for store in step.stores)
-    strided = [space.array(one.name, one.store.type) for one in further if not one.reduces]
+    extra = tuple(space.write(store) for step in steps for store in step.stores)
+    strided = [space.array(one.name, one.store.type) for one in extra if not one.reduces]
     name = instance_name(_prefix(spec), _name_parts(spec, vector), spec)
     return ElementwisePlan(
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
-        sequence=_sequence(name, spec, vector, [x, y, *arrays, *strided], reads, numbers, further),
+        sequence=_sequence(name, spec, vector, [x, y, *arrays, *strided], reads, numbers, extra),
         template="elementwise/map.cu.j2",
         shared_memory=(),
         dynamic_shared_bytes=0,
@@ -201,7 +201,7 @@ def plan_elementwise(spec: ElementwiseSpec, architecture: Architecture) -> Eleme
         y=y,
         reads=reads,
         numbers=numbers,
-        further=further,
+        extra=extra,
     )
 
 
@@ -227,7 +227,7 @@ def _sequence(
     arrays: list[StridedArray],
     reads: tuple[Read, ...],
     numbers: tuple[ScalarArgument, ...],
-    further: tuple[Write, ...],
+    extra: tuple[Write, ...],
 ) -> LaunchSequence:
     extents = tuple(Dimension(axis, f"extent of axis {place}", maximum=MAX_EXTENT) for place, axis in enumerate(AXES[: spec.rank]))
     strides = tuple(dimension for array in arrays for dimension in array.dimensions)
@@ -241,7 +241,7 @@ def _sequence(
     y = arrays[1]
     scalars = [ScalarArgument(dimension.name, "s32", dimension.meaning) for dimension in dimensions]
     arguments: list[Argument] = [*scalars, *(read.argument for read in reads), y.argument("output", "the result")]
-    arguments += [*(one.argument for one in further), *numbers]
+    arguments += [*(one.argument for one in extra), *numbers]
     divisors = _divisors(spec, vector)
     if divisors is not None:
         arguments.append(divisors)

@@ -72,7 +72,7 @@ def activations(operation: str, wanted: object, names: Iterable[str]) -> list[Op
     """The operations of the ``activation`` of a call of this operation, which read the value alone. Raises ``LaunchError``."""
     named = operations_named(f"{operation}: activation", wanted, names)
     for one in named:
-        if one.operands() or one.further_outputs:
+        if one.operands() or one.extra_outputs:
             raise LaunchError(
                 printable(
                     f"{operation}: activation is {written_out(wanted)!r}, need one of {', '.join(names)}, or a mapping that reads nothing "

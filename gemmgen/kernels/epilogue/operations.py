@@ -89,7 +89,7 @@ class Operation(SpecModel):
         return self if other is None else self.model_copy(update={"per": other})
 
     @property
-    def further_outputs(self) -> Mapping[str, FormulaOutput]:
+    def extra_outputs(self) -> Mapping[str, FormulaOutput]:
         """Outputs beside the value."""
         return {}
 
@@ -563,7 +563,7 @@ class Formula(Operation):
         return self
 
     @property
-    def further_outputs(self) -> Mapping[str, FormulaOutput]:
+    def extra_outputs(self) -> Mapping[str, FormulaOutput]:
         return self.outputs
 
     @property

@@ -326,7 +326,7 @@ def _accuracies(operations: Sequence[Operation], result: Accuracy, by_output: bo
     for operation in reversed(operations):
         needs: dict[str, Accuracy] = {VALUE: result}
         if by_output:
-            needs |= {name: accuracy_of({one.type}) for name, one in operation.further_outputs.items()}
+            needs |= {name: accuracy_of({one.type}) for name, one in operation.extra_outputs.items()}
         before: Accuracy = "bfloat16"
         assigned: dict[str, Accuracy] = {}
         for assignment in reversed(operation.assignments):
@@ -371,8 +371,8 @@ def _step(
             target = variables.next(tree.kind)
             writer.assign(target, tree, f"{ELEMENTS[tree.kind].c_type} " if tree.kind != before else "")
             kinds[VALUE], writer.texts = tree.kind, texts | {VALUE: target}
-        elif assignment.target in operation.further_outputs:
-            stores.append(_store(operation.further_outputs[assignment.target], assignment.target, tree, writer, space))
+        elif assignment.target in operation.extra_outputs:
+            stores.append(_store(operation.extra_outputs[assignment.target], assignment.target, tree, writer, space))
             writer.lines += stores[-1].lines
         else:
             own = variables.declare(assignment.target)

@@ -44,7 +44,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if "offsets" in operands:
         return _interpret_groups(operands, options)
     formula: Sequence[Operation] = options.get("epilogue") or ()
-    every, own = operands, {name for one in formula for name in (*(operand.name for operand in one.operands()), *one.further_outputs)}
+    every, own = operands, {name for one in formula for name in (*(operand.name for operand in one.operands()), *one.extra_outputs)}
     operands = {name: layout for name, layout in every.items() if name not in own}
     a, b = operands["a"], operands["b"]
     for name in ("a", "b"):
@@ -209,7 +209,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         return LaunchError(f"grouped_matmul: {why}")
 
     formula: Sequence[Operation] = options.get("epilogue") or ()
-    every, own = operands, {name for one in formula for name in (*(operand.name for operand in one.operands()), *one.further_outputs)}
+    every, own = operands, {name for one in formula for name in (*(operand.name for operand in one.operands()), *one.extra_outputs)}
     operands = {name: layout for name, layout in every.items() if name not in own}
     masked = bool(options.get("masked"))
     ends = ENDS["masked" if masked else "sorted"]
@@ -346,11 +346,11 @@ def _joined(name: str, layout: Layout) -> Layout:
     """An array (groups, rows, ...) as one of all rows. Raises ``LaunchError`` where groups do not follow one another."""
     if len(layout.shape) < 2:
         return layout
-    (groups, rows, *rest), (outer, inner, *further) = layout.shape, layout.strides
+    (groups, rows, *rest), (outer, inner, *extra) = layout.shape, layout.strides
     if groups > 1 and rows > 0 and outer != rows * inner:
         need = f"a group behind the other: {rows * inner} elements from one to the next"
         raise LaunchError(f"grouped_matmul: {name} has strides {layout.strides} for shape {layout.shape}, need {need}")
-    return Layout((groups * rows, *rest), (inner, *further), layout.type, layout.alignment)
+    return Layout((groups * rows, *rest), (inner, *extra), layout.type, layout.alignment)
 
 
 def _or_many(shapes: Mapping[tuple[int, ...], str]) -> str:
@@ -510,8 +510,8 @@ def _named(
     named: list[NamedOperand] = []
     for one in epilogue:
         wanted = [(operand.name, operand.per, operand.stored or "f32") for operand in one.operands()]
-        reductions = {name for name, output in one.further_outputs.items() if output.reduce is not None}
-        for name, output in one.further_outputs.items():
+        reductions = {name for name, output in one.extra_outputs.items() if output.reduce is not None}
+        for name, output in one.extra_outputs.items():
             reduced: dict[str | None, Axis] = {"row": "row", "column": "column"}
             wanted.append((name, "result" if output.reduce is None else reduced.get(output.per, "memory"), output.type))
         if wanted and len(shape) != len(batch) + 2:
@@ -555,7 +555,7 @@ def _of_lines(name: str, layout: Layout, shape: tuple[int, ...], operation: str)
 def _tells_rows_apart(operation: Operation) -> bool:
     """True if rows of a batch cannot be those of one tall matrix: operands and outputs belong to them, or their numbers are looked at."""
     names = {name for assignment in operation.assignments for name in assignment.node.names}
-    return bool(operation.operands() or operation.further_outputs or names & set(COORDINATES))
+    return bool(operation.operands() or operation.extra_outputs or names & set(COORDINATES))
 
 
 def _without_batch(a: Layout, b: Layout, c: Layout, z: Layout | None, per_row: bool) -> tuple[Layout, Layout, Layout, Layout | None] | None:

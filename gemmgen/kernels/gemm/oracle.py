@@ -476,7 +476,7 @@ def _kept_array(plan: GemmPlan, factor: str, case: Case) -> npt.NDArray[np.uint8
 
 def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
     """Expected contents of C, with the forward error bound of its sums; rows of no group stay as they are."""
-    further = partial(_further, plan, arrays, extents=(case.dimensions["m"], case.dimensions["n"]))
+    extra = partial(_extra, plan, arrays, extents=(case.dimensions["m"], case.dimensions["n"]))
     if plan.lie_anywhere:
         return {"C": _placed_results(plan, case, arrays)}
     if not plan.grouped:
@@ -486,7 +486,7 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
         return (
             {"C": _within_triangle(plan, products[0].expected, arrays["C"])}
             | _largest(arrays, [products[0].inner])
-            | further(products, [np.s_[:]])
+            | extra(products, [np.s_[:]])
         )
     before = to_numbers(plan.matrix_c.type, arrays["C"])
     value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
@@ -515,7 +515,7 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
             kept.append(replace(inner, value=inner.value[exists], bound=inner.bound[exists]))
         value[to], bound[to] = expected.value[exists], 0.0 if expected.bound is None else expected.bound[exists]
     largest = _largest(arrays, kept if grouping.scattered else [product.inner for product in products])
-    return {"C": Expected(value, bound)} | largest | further(products, places)
+    return {"C": Expected(value, bound)} | largest | extra(products, places)
 
 
 def placed_arrays(plan: GemmPlan, case: Case) -> dict[str, npt.NDArray[np.int64]]:
@@ -622,7 +622,7 @@ class _Product:
     """Values of the epilogue's further outputs."""
 
 
-def _further(
+def _extra(
     plan: GemmPlan,
     arrays: Mapping[str, npt.NDArray[Any]],
     products: Sequence[_Product],

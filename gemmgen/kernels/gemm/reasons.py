@@ -207,7 +207,7 @@ def place_reasons(spec: GemmSpec) -> Iterator[Reason]:
         got = f"depth: {spec.grouping.depth}, dual: {spec.dual}, amax: {spec.amax}, store: {spec.store}"
         yield Reason("places", field, got, "one product each, all of k, no largest value and direct stores for addresses")
     if any(operand.like_output for operation in spec.epilogue for operand in operation.operands()) or any(
-        operation.further_outputs for operation in spec.epilogue
+        operation.extra_outputs for operation in spec.epilogue
     ):
         yield Reason("places", "epilogue", "matrices like C", "none for addresses; beta adds C")
 
@@ -258,7 +258,7 @@ def triangle_reasons(spec: GemmSpec) -> Iterator[Reason]:
         got = f"order: {spec.order}, store: {spec.store}, rasterization: {spec.rasterization.along}, {spec.rasterization.group}"
         need = "row_major, direct or through_shared, and no rasterization for a triangle of C"
         yield Reason("triangles", "triangles.c", got, need, "column-major results are row-major ones of the transposed product")
-    if spec.dual or spec.amax != "none" or any(operation.further_outputs for operation in spec.epilogue):
+    if spec.dual or spec.amax != "none" or any(operation.extra_outputs for operation in spec.epilogue):
         got = f"dual: {spec.dual}, amax: {spec.amax}, or further outputs"
         yield Reason("triangles", "triangles.c", got, "one product and one output for a triangle of C")
     placed = [operand.name for operation in spec.epilogue for operand in operation.operands() if operand.per not in ("all", "memory")]

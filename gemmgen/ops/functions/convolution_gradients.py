@@ -244,12 +244,12 @@ def conv_transpose2d(
     """
     call = "conv_transpose2d"
     strides, paddings, dilations = (pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
-    further = pair(call, "output_padding", output_padding)
+    extra = pair(call, "output_padding", output_padding)
     x, w = readable(x), readable(w)
     _, _, h, width = _extents(call, "x", x)
     _, _, r, s = _extents(call, "w", w)
     shape = []
-    for extent, taps, skip, pad, step, more in zip((h, width), (r, s), strides, paddings, dilations, further, strict=True):
+    for extent, taps, skip, pad, step, more in zip((h, width), (r, s), strides, paddings, dilations, extra, strict=True):
         if more >= skip:
             raise LaunchError(f"{call}: output_padding is {more}, need less than the stride, {skip}")
         shape.append((extent - 1) * skip - 2 * pad + step * (taps - 1) + more + 1)

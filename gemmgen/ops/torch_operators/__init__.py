@@ -43,8 +43,8 @@ def register(functions: Mapping[str, Callable[..., Any]]) -> Callable[[], bool]:
         _define(torch, library, name, operator.schema, _implementation(function, operator), operator.result)
         if operator.backward is not None:
             torch.library.register_autograd(f"gemmgen::{name}", operator.backward, setup_context=operator.save, lib=library)
-        for other, further in operator.further.items():
-            _define(torch, library, other, further.schema, further.implementation, further.result)
+        for other, extra in operator.extra.items():
+            _define(torch, library, other, extra.schema, extra.implementation, extra.result)
     _library = library
     return is_compiling
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Further:
+class Extra:
     """An operator that a derivative needs beside the operation's own."""
 
     schema: str
@@ -30,5 +30,5 @@ class TorchOperator:
     """``setup_context`` of torch's autograd; None for operations without derivatives."""
     backward: Callable[..., tuple[Any, ...]] | None = None
     """Gradients of the operator's arguments."""
-    further: Mapping[str, Further] = field(default_factory=dict)
+    extra: Mapping[str, Extra] = field(default_factory=dict)
     """Operators that ``backward`` calls, by name."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.ops.torch_operators.declaration import Further, TorchOperator
+from gemmgen.ops.torch_operators.declaration import Extra, TorchOperator
 from gemmgen.ops.torch_operators.matmul import BY_ARGUMENT, BY_RESULT, product_type, through
 
 SCHEMA = (
@@ -114,5 +114,5 @@ def result_of_weights(a: Any, dz: Any, offsets: Any, alpha: Any = 1.0) -> Any:
     return a.new_empty([offsets.shape[0], a.shape[1], dz.shape[1]])
 
 
-FURTHER = {"grouped_matmul_weights": Further(SCHEMA_OF_WEIGHTS, weights, result_of_weights)}
-OPERATOR = TorchOperator(SCHEMA, call, result, save, backward, FURTHER)
+EXTRA = {"grouped_matmul_weights": Extra(SCHEMA_OF_WEIGHTS, weights, result_of_weights)}
+OPERATOR = TorchOperator(SCHEMA, call, result, save, backward, EXTRA)

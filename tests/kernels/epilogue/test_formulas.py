@@ -247,7 +247,7 @@ def test_the_first_formula_of_the_page_is_right() -> None:
     assert verified({"kind": "gemm", **STRATEGIES["naive"], **formula}) == []
 
 
-FURTHER = {
+EXTRA = {
     "inputs": {"slope": {"per": "column"}, "gate": {"per": "element", "type": "f16"}},
     "let": {"z": "value * slope"},
     "outputs": {"y": "gelu(z) * gate", "z_stored": {"value": "z", "type": "bf16"}, "positive": {"value": "z > 0", "type": "bool"}},
@@ -258,10 +258,10 @@ FURTHER = {
     "more", [{"alignment": 1}, {"alignment": 4, "unroll": 2}, {"alignment": 1, "inner": "strided", "input": "float64"}]
 )
 def test_elementwise_kernels_have_further_outputs(more: dict[str, Any]) -> None:
-    formula = FURTHER if more.get("input") is None else {"outputs": {"y": "value * 2", "kept": {"value": "value", "type": "f16"}}}
+    formula = EXTRA if more.get("input") is None else {"outputs": {"y": "value * 2", "kept": {"value": "value", "type": "f16"}}}
     fields = {"kind": "elementwise", "rank": 2, "threads": 32, **more, "operations": formula}
     assert verified(fields) == []
-    assert gemmgen.plan(fields).written_bytes == (4 + 2 + 1 if formula is FURTHER else 8 + 2)
+    assert gemmgen.plan(fields).written_bytes == (4 + 2 + 1 if formula is EXTRA else 8 + 2)
 
 
 BOXES: dict[str, dict[str, Any]] = {

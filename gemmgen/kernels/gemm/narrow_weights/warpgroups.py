@@ -8,6 +8,7 @@ from math import gcd
 
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
+from gemmgen.hardware.target import MAX_CLUSTER
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.narrow_weights.loop import STORED, Codes, MainloopShown
 from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES, UNIT_WORDS
@@ -35,8 +36,6 @@ BARRIER_BYTES = 8
 FEW_ROWS = 64
 """Rows of a tile whose products take no longer than the fragments of weights of 8 bits."""
 MAX_CONSUMERS = 4
-MAX_CLUSTER = 8
-"""Blocks of a cluster that every device runs."""
 REGISTERS = {(2, 1): (24, 240), (2, 2): (24, 104), (3, 1): (24, 160), (4, 1): (24, 112)}
 """Registers of a thread of the producer, and of one of the consumers, by the groups of consumers and the blocks of an SM."""
 OTHER_REGISTERS = 40

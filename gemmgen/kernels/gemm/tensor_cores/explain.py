@@ -86,10 +86,10 @@ def regions(plan: TensorPlan) -> Lines:
     return tuple(region.described for region in plan.shared_memory)
 
 
-def results(plan: TensorPlan, wording: Wording, stored: str | None = None, further: Lines = ()) -> Lines:
+def results(plan: TensorPlan, wording: Wording, stored: str | None = None, extra: Lines = ()) -> Lines:
     """Stores of results; ``stored``: by a way that only the instance's instructions have."""
     partial = f"partial sums, straight from registers into the workspace; {wording.writer} writes C"
-    lines = [("stored", stored or (partial if plan.fragment_store == "partial" else STORED[plan.fragment_store])), *further]
+    lines = [("stored", stored or (partial if plan.fragment_store == "partial" else STORED[plan.fragment_store])), *extra]
     read = ["C"] if plan.spec.beta == "argument" else []
     read += [matrix.name for matrix in plan.residuals]
     if read and plan.fragment_store != "partial":

@@ -58,7 +58,7 @@ def turning_reasons(spec: GemmSpec) -> Iterator[Reason]:
 def result_reasons(spec: GemmSpec, in_boxes: bool) -> Iterator[Reason]:
     """Reasons against a largest absolute value, and against groups of rows; ``in_boxes``: TMA brings the tiles."""
     decomposition, planes = spec.decomposition, computes_f32(spec)
-    if planes and any(output.reduce for operation in spec.epilogue for output in operation.further_outputs.values()):
+    if planes and any(output.reduce for operation in spec.epilogue for output in operation.extra_outputs.values()):
         yield Reason("reduce", "epilogue", "a reduction with float32 by planes", "results that one kernel finishes")
     if spec.amax != "none":
         if isinstance(decomposition, SplitKParallel) or planes:
@@ -105,7 +105,7 @@ def grouping_reasons(spec: GemmSpec) -> Iterator[Reason]:
         if spec.beta != "zero" or any(operand.like_output for operation in spec.epilogue for operand in operation.operands()):
             need = "beta: zero, and no operand of C's shape in the epilogue"
             yield Reason("scatter", "grouping.scattered", "rows of C that are read", need)
-        if any(operation.further_outputs for operation in spec.epilogue):
+        if any(operation.extra_outputs for operation in spec.epilogue):
             yield Reason("scatter", "grouping.scattered", "further outputs", "results alone for scattered rows")
         if spec.store == "through_shared" or spec.alignment.c < 2:
             got = f"store: {spec.store}, alignment.c: {spec.alignment.c}"

@@ -19,7 +19,7 @@ from gemmgen.verification.oracle import oracle_of
 _SEVERAL_TILES = ("tiles of many steps", "2 x 3 tiles", "2 x 3 tiles of each of 2 problems", "primes")
 
 
-def further_cases(plan: InstancePlan) -> list[tuple[InstancePlan, Case]]:
+def extra_cases(plan: InstancePlan) -> list[tuple[InstancePlan, Case]]:
     """Deep cases, and cases of several tiles for each block, each with the plan that it is launched by: of the same name and code."""
     if not isinstance(plan, KernelPlan) or plan.spec.sizes:
         return []

@@ -15,8 +15,8 @@ from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verification import further
-from gemmgen.verification.further import further_cases, with_few_blocks
+from gemmgen.verification import extra
+from gemmgen.verification.extra_cases import extra_cases, with_few_blocks
 from gemmgen.verification.runner import verify_binary
 
 SLICED = "gemm/gemv/rows/four_by_eight"
@@ -45,12 +45,12 @@ def plan_of(name: str) -> KernelPlan:
     ],
 )
 def test_kernels_have_the_further_cases_that_concern_them(name: str, cases: list[str]) -> None:
-    assert sorted(case.name for _, case in further_cases(gemmgen.plan(shipped_specs()[name]))) == cases
+    assert sorted(case.name for _, case in extra_cases(gemmgen.plan(shipped_specs()[name]))) == cases
 
 
 def test_few_blocks_are_launched_by_the_same_entries() -> None:
     plan = plan_of(TILES)
-    for launched, case in further_cases(plan):
+    for launched, case in extra_cases(plan):
         (few,), (own,) = launched.sequence.resolve(case.dimensions), plan.sequence.resolve(case.dimensions)
         assert (launched.name, few.entry) == (plan.name, own.entry)
         assert few.grid[0] == 2 < own.grid[0]
@@ -59,13 +59,13 @@ def test_few_blocks_are_launched_by_the_same_entries() -> None:
 def test_code_that_depends_on_their_number_keeps_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(TILES)
     sources = iter(("one", "another"))
-    monkeypatch.setattr(further, "render", lambda plan: Source(plan.name, next(sources)))
-    assert further_cases(plan) == []
+    monkeypatch.setattr(extra, "render", lambda plan: Source(plan.name, next(sources)))
+    assert extra_cases(plan) == []
 
 
 def test_a_case_too_large_for_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(further, "MAX_CASE_BYTES", 1)
-    assert further_cases(plan_of(TILES)) == []
+    monkeypatch.setattr(extra, "MAX_CASE_BYTES", 1)
+    assert extra_cases(plan_of(TILES)) == []
 
 
 def test_a_verification_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_a_mistake_that_only_a_further_case_shows_is_found(monkeypatch: pytest.M
     )
     few = [case for case in oracle.cases(plan) if case.name == "k in 3 slices"]
     assert verify_binary(plan, broken, EmulatorBackend(), cases=few).passed
-    report = verify_binary(plan, broken, EmulatorBackend(), cases=few, further=True)
+    report = verify_binary(plan, broken, EmulatorBackend(), cases=few, extra=True)
     assert [result.case.name for result in report.failures] == ["70 whole slices"]
 
 

@@ -23,14 +23,14 @@ from gemmgen.kernels.spec_files import load_spec
 
 FORMAT = "choice 1"
 FILE = "choice.json"
-MAX_KEPT = 4
+MAX_OPTIONS = 4
 """Options of a choice that are kept, the fastest: others can serve while the first is compiled."""
 SOURCES = ("dispatch", "hardware", "kernels", "perf")
 """Packages whose code and data a choice follows from."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedOption:
     """One option of a choice, without its plan."""
 
     candidate: Candidate
@@ -39,23 +39,23 @@ class Kept:
     margin: float
 
 
-def kept_key(table: Table | None, request: Request, device: Device, architecture: Architecture | None) -> str:
+def choice_key(table: Table | None, request: Request, device: Device, architecture: Architecture | None) -> str:
     """Key of a choice: the problem, the device, the table, and the package's code, specs and costs."""
     target = (device.name, device.sm_count, device.clock_hz, device.memory_roof, (architecture or device.architecture).name)
     return cache_key(FORMAT, __version__, _sources(), PARAMETERS.digest, "" if table is None else table.digest, repr(request), repr(target))
 
 
-def load_choice(key: str) -> tuple[Kept, ...]:
+def load_choice(key: str) -> tuple[CachedOption, ...]:
     """The options that are kept under a key, fastest first; none if nothing is, or nothing that can be read."""
     files = Cache(quiet=True).load(key)
     try:
         rows = json.loads(files[FILE]) if files else []
-        return tuple(_kept(row) for row in rows[:MAX_KEPT])
+        return tuple(_read_option(row) for row in rows[:MAX_OPTIONS])
     except (GemmgenError, ValueError, KeyError, TypeError, RecursionError):
         return ()
 
 
-def store_choice(key: str, options: Sequence[Kept]) -> None:
+def store_choice(key: str, options: Sequence[CachedOption]) -> None:
     """Keeps the fastest options of a choice."""
     rows = [
         {
@@ -67,14 +67,14 @@ def store_choice(key: str, options: Sequence[Kept]) -> None:
             "source": one.source,
             "margin": one.margin,
         }
-        for one in options[:MAX_KEPT]
+        for one in options[:MAX_OPTIONS]
     ]
     Cache(quiet=True).store(key, {FILE: json.dumps(rows).encode()})
 
 
-def _kept(row: dict[str, Any]) -> Kept:
+def _read_option(row: dict[str, Any]) -> CachedOption:
     candidate = Candidate(str(row["label"]), load_spec(row["spec"]), frozenset(map(str, row["certified"])), str(row["name"]))
-    return Kept(candidate, float(row["seconds"]), row["source"], float(row["margin"]))
+    return CachedOption(candidate, float(row["seconds"]), row["source"], float(row["margin"]))
 
 
 @cache
