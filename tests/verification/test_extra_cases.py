@@ -15,7 +15,7 @@ from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verification import extra
+from gemmgen.verification import extra_cases as module
 from gemmgen.verification.extra_cases import extra_cases, with_few_blocks
 from gemmgen.verification.runner import verify_binary
 
@@ -59,12 +59,12 @@ def test_few_blocks_are_launched_by_the_same_entries() -> None:
 def test_code_that_depends_on_their_number_keeps_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(TILES)
     sources = iter(("one", "another"))
-    monkeypatch.setattr(extra, "render", lambda plan: Source(plan.name, next(sources)))
+    monkeypatch.setattr(module, "render", lambda plan: Source(plan.name, next(sources)))
     assert extra_cases(plan) == []
 
 
 def test_a_case_too_large_for_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extra, "MAX_CASE_BYTES", 1)
+    monkeypatch.setattr(module, "MAX_CASE_BYTES", 1)
     assert extra_cases(plan_of(TILES)) == []
 
 
