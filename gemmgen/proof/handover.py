@@ -11,8 +11,9 @@ Three protocols are known:
 - *Words*: a block waits until a word is not 0 (``gemmgen.proof.flags``). The word holds the partial result, and its loads and stores
   are single accesses at the scope of the device.
 
-With tickets, blocks of other counters store no element that a block loads. Counters and words lie in the part of the workspace that is 0
-before a run, and are 0 again after it. That a block reads all of the right elements is not part of this property.
+No two threads store one partial result; of words, each has one thread. With tickets, blocks of other counters store no element that a
+block loads. Counters and words lie in the part of the workspace that is 0 before a run, and are 0 again after it. That a block reads all
+of the right elements is not part of this property.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gemmgen.proof.data import Access
 from gemmgen.proof.flags import Wait, strong, waits, words_become_zero
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import NO_ARRAY, OtherThread, Verdict, grouped, place, stored_by_others
+from gemmgen.proof.obligations import NO_ARRAY, OtherThread, Verdict, grouped, place, stored_by_one
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.terms import node_of
 from gemmgen.proof.tickets import Ticket, beside_counters, is_drawn, is_reset, tickets
@@ -74,35 +75,11 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
 
 
 def stored_by_several(known: Knowledge, accesses: Sequence[Access]) -> list[str]:
-    """Stores of partial results to a place that does not depend on the block, or on the thread: several of them store to it.
-
-    Two places which do depend on them differ for each two threads in the problems that were searched; for all others that is an assumption.
-    """
-    found: list[str] = []
-    for access in accesses:
-        if access.kind != "store" or access.address is None:
-            continue
-        told = set(node_of(access.address.z3).symbols)
-        for _ in known.divided:
-            for quotient, remainder in known.divided:
-                if {quotient.z3.get_id(), remainder.z3.get_id()} <= told:
-                    told.add(known.quotients[quotient.z3.get_id()][0].get_id())
-        for axis, parts in known.block_parts.items():
-            whole = known.block[axis].term
-            if isinstance(whole, int) or whole.get_id() in told:
-                continue
-            missing = [part for part in parts if part.get_id() not in told]
-            if any(not known.proves(access.path, part == 0) for part in missing):
-                found.append(f"{place(access)}: blocks that differ along {axis} may store to this place")
-                break
-        alone = known.depends_on_thread(access.address.z3) or known.proves(access.path, known.linear_thread.z3 == 0)
-        if not alone:
-            found.append(f"{place(access)}: several threads may store to this place")
-    stores = [access for access in accesses if access.kind == "store"]
-    for name in sorted({access.base for access in stores if access.base is not None} & known.contract.arrays.keys()) if not found else ():
-        one = stored_by_others(known, known.contract.arrays[name], [access for access in stores if access.base == name])
-        found += [] if one is None else [f"{place(one)}: another thread may store to this place"]
-    return found
+    """Stores of partial results to places that another thread, block or turn may store to as well."""
+    stores = [access for access in accesses if access.kind == "store" and access.base is not None]
+    by_array = {store.base: [each for each in stores if each.base == store.base] for store in stores}
+    shared = [those[0] for name, those in by_array.items() if not stored_by_one(known, known.contract.arrays[name or ""], those)]
+    return [f"{place(store)}: another thread may store to a place of these partial results" for store in shared]
 
 
 def begun_early(lifter: Lifter) -> list[str]:

@@ -17,7 +17,7 @@ from gemmgen.proof.distances import Distances
 from gemmgen.proof.knowledge import Knowledge, Wait
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.members import incomplete_masks
-from gemmgen.proof.rows import is_dense, within_dense, within_rows
+from gemmgen.proof.rows import is_dense, split_into_rows, within_dense, within_rows
 from gemmgen.proof.solver import Answer
 from gemmgen.proof.storing import Digits, Stored, shared_elements
 from gemmgen.proof.terms import Node, mentions, node_of
@@ -44,8 +44,6 @@ MAX_ORDERS = 6
 """Orders of an array's axes that are tried."""
 MAX_UNPROVED = 6
 """Unproved obligations of one property, after which its rest is not tried: it is lost, and time is better spent on the others."""
-MAX_UNKNOWN = 1
-"""Questions without an answer after which no more conflicts of partial results are searched for."""
 SMALL_SIZES = (8, 64, 300, 3000)
 """Bounds of dimensions under which a counterexample is looked for first, since small ones are easy to read and to run."""
 
@@ -818,7 +816,7 @@ _Place = tuple[Access, list[z3.ArithRef], z3.ArithRef]
 def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], identity: frozenset[int] | None = None) -> bool:
     """True if the form of the stores' indices shows that no element is stored twice. ``identity``: the parts of a block's index that
     tell apart the blocks that store; all of them otherwise."""
-    blocks = [part for parts in known.block_parts.values() for part in parts]
+    blocks = [part for axis in known.block_parts for part in _named_by(known, axis, places)]
     outer: dict[int, z3.ArithRef | None] = {part.get_id(): known.extents[part.get_id()] for part in blocks}
     iterations = {iteration.get_id(): None for store, _, _ in places for iteration in store.iterations}
     outer |= iterations
@@ -858,6 +856,14 @@ def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], ide
     return True
 
 
+def _named_by(known: Knowledge, axis: str, places: Sequence[_Place]) -> Sequence[z3.ArithRef]:
+    """The parts of the block's index along an axis, or the index itself where indices name it and no part."""
+    parts, whole = known.block_parts[axis], known.block[axis].z3
+    indices = [index for _, indices, _ in places for index in indices]
+    names = whole.get_id() in known.extents and any(mentions(index, [whole]) for index in indices)
+    return (whole,) if names and not any(mentions(index, parts) for index in indices) else parts
+
+
 def _values_of(known: Knowledge, remainder: z3.ArithRef, divisor: z3.ArithRef, places: Sequence[_Place]) -> z3.ArithRef | None:
     """The number of values of a remainder by the smaller of a constant and another number; None for other divisors."""
     node = node_of(divisor)
@@ -869,34 +875,36 @@ def _values_of(known: Knowledge, remainder: z3.ArithRef, divisor: z3.ArithRef, p
     return None
 
 
-def stored_by_others(known: Knowledge, array: Array, stores: Sequence[Access]) -> Access | None:
-    """A store to an element that another thread of the grid stores as well, in small problems; None if none was found.
-
-    Nothing is searched where the form of the indices shows that there is none.
-    """
+def stored_by_one(known: Knowledge, array: Array, stores: Sequence[Access]) -> bool:
+    """True if the form of the stores' indices shows that no two threads, blocks or turns store one element of a workspace."""
+    stores = [_in_one_turn(known, store) for store in stores if not known.proves(store.path, False)]
     places: list[_Place] = []
     for store in stores:
         assert store.address is not None
         indices, count = element_indices(known, store.address.z3, array), _elements(store.size, array)
         if indices is None or count is None:
-            return store
+            return False
         places.append((store, indices, count))
-    if _by_digits(known, Verdict("once"), places):
-        return None
-    other = OtherThread(known, same_block=False)
-    who = [value.term for value in known.thread.values() if not isinstance(value.term, int)]
-    who += [part for parts in known.block_parts.values() for part in parts] + known.block_symbols
-    different, unknown = z3.Or(*[symbol != other.term(symbol) for symbol in who]), 0
-    for number, one in enumerate(places):
-        for two in places[number:]:
-            premises = [*known.facts, *other.facts, *one[0].path, *other.conditions(two[0].path), different]
-            for limit in SMALL_SIZES[1::2]:
-                small = [symbol <= limit for symbol in known.contract.symbols.values()]
-                verdict = known.solver.implies([*premises, *small], _disjoint(one, two, other), 500).verdict
-                unknown += verdict == "unknown"
-                if verdict == "refuted" or unknown > MAX_UNKNOWN:
-                    return one[0] if verdict == "refuted" else None
-    return None
+    if not places or _by_digits(known, Verdict("once"), places):
+        return True
+    if len(array.shape) > 1:
+        return False
+    counts, paths = [count for _, _, count in places], [store.path for store in stores]
+    for rows in split_into_rows(known, [indices[0] for _, indices, _ in places], counts, paths):
+        if _by_digits(known, Verdict("once"), list(zip(stores, rows, counts, strict=True))):
+            return True
+    return False
+
+
+def _in_one_turn(known: Knowledge, store: Access) -> Access:
+    """A store without the loops that it is only in turn 0 of."""
+    first = [(turn, z3.IntVal(0)) for turn in store.turns if known.proves(store.path, turn == 0)]
+    if not first or store.address is None:
+        return store
+    path = tuple(condition if isinstance(condition, bool) else as_condition(z3.substitute(condition, *first)) for condition in store.path)
+    turns = tuple(turn for turn in store.turns if not any(turn.eq(each) for each, _ in first))
+    address = replace(store.address, term=z3.substitute(store.address.z3, *first))
+    return replace(store, address=address, path=path, turns=turns)
 
 
 def _disjoint(one: _Place, two: _Place, other: OtherThread) -> z3.BoolRef:

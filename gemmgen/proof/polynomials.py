@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import z3
 
@@ -81,3 +81,19 @@ class Polynomials:
         """The part of a term that is not constant, in an order that is the same for equal parts, and the constant."""
         form = self.of(term)
         return tuple(sorted((monomial, number) for monomial, number in form.items() if monomial)), form.get((), 0)
+
+
+def product(one: Mapping[Monomial, int], two: Mapping[Monomial, int]) -> dict[Monomial, int]:
+    """The product of two sums."""
+    total: dict[Monomial, int] = {}
+    for a, number in one.items():
+        for b, number_ in two.items():
+            monomial = tuple(sorted((*a, *b)))
+            total[monomial] = total.get(monomial, 0) + number * number_
+    return {monomial: number for monomial, number in total.items() if number}
+
+
+def plus(one: Mapping[Monomial, int], two: Mapping[Monomial, int], times: int = 1) -> dict[Monomial, int]:
+    """A sum and so many times another."""
+    total = {monomial: one.get(monomial, 0) + times * two.get(monomial, 0) for monomial in (*one, *two)}
+    return {monomial: number for monomial, number in total.items() if number}

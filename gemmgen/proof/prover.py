@@ -24,7 +24,6 @@ ASSUMED_BLOCKS = "no grid of more than 2^30 blocks"
 ASSUMED_APART = "no two arrays overlap"
 ASSUMED_RUNNING = "every block of a grid runs, whatever others wait for"
 ASSUMED_ZERO = "counters and words of a workspace are 0 before a launch"
-ASSUMED_PARTS = "no two threads store one partial result, beyond the small problems that were searched"
 ASSUMED_LIMITS = "grids and shared memory are within the limits of a launch"
 MAX_DEPTH = 64
 """Threads of a block along z, on every architecture."""
@@ -71,7 +70,7 @@ def domain(sequence: LaunchSequence) -> tuple[str, ...]:
 
     bounds = [f"{dimension.minimum} <= {dimension.name} <= {dimension.maximum}" for dimension in sequence.dimensions]
     apart = [f"different elements of {name} have different addresses" for name in assumed_apart(sequence)]
-    running = [ASSUMED_RUNNING, ASSUMED_ZERO, ASSUMED_PARTS] if _shares(sequence) else []
+    running = [ASSUMED_RUNNING, ASSUMED_ZERO] if _shares(sequence) else []
     sizes = [formula for launch in sequence.launches for formula in (*launch.grid[1:], launch.dynamic_shared_bytes)]
     limits = [ASSUMED_LIMITS] if any(formula.names for formula in sizes) else []
     arrays = [ASSUMED_APART] if len(sequence.arrays) > 1 else []

@@ -6,13 +6,15 @@ The numbers P and M are factors of the array's size; each of these facts is a sm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import gcd
 
 import z3
 
 from gemmgen.proof.contract import Array
 from gemmgen.proof.knowledge import Knowledge
-from gemmgen.proof.polynomials import Monomial
+from gemmgen.proof.polynomials import Monomial, plus, product
+from gemmgen.proof.terms import node_of
 from gemmgen.proof.values import Condition, Term, as_term
 
 MAX_FACTORS = 6
@@ -65,6 +67,71 @@ def within_dense(known: Knowledge, offset: z3.ArithRef, array: Array, count: int
         count = multiple = 1
     index = _sum(known, form)
     return proves(index >= 0) and proves(index < as_term(array.shape[0]))
+
+
+def split_into_rows(
+    known: Knowledge, indices: Sequence[z3.ArithRef], counts: Sequence[z3.ArithRef], paths: Sequence[Sequence[Condition]]
+) -> Iterator[list[list[z3.ArithRef]]]:
+    """Indices of runs of elements in a flat array as places in rows: ``s + r P + c`` is row r, column c, as ``0 <= c`` and runs end by P.
+
+    The start s and the width P are numbers of the problem, which all runs share, so that runs meet only in one row. Rows are split again,
+    into planes for instance.
+    """
+    forms = [known.polynomials.of(index) for index in indices]
+    start = {monomial: times for monomial, times in forms[0].items() if _of_problem(known, monomial)}
+    yield from _rows(known, [plus(form, start, -1) for form in forms], counts, paths)
+
+
+def _rows(
+    known: Knowledge, forms: Sequence[Mapping[Monomial, int]], counts: Sequence[z3.ArithRef], paths: Sequence[Sequence[Condition]]
+) -> Iterator[list[list[z3.ArithRef]]]:
+    yield [[_sum(known, form)] for form in forms]
+    for width in _widths(known, forms):
+        rows = [_multiples(form, width) for form in forms]
+        columns = [_sum(known, plus(form, product(row, width), -1)) for form, row in zip(forms, rows, strict=True)]
+        end = _sum(known, width)
+        if all(
+            known.proves(path, z3.And(column >= 0, column + count <= end))
+            for column, count, path in zip(columns, counts, paths, strict=True)
+        ):
+            for outer in _rows(known, rows, [z3.IntVal(1)] * len(rows), paths):
+                yield [[*row, column] for row, column in zip(outer, columns, strict=True)]
+
+
+def _widths(known: Knowledge, forms: Sequence[Mapping[Monomial, int]]) -> Iterator[dict[Monomial, int]]:
+    """Numbers of the problem that many parts of some sums are multiples of: a factor times a number, or this plus others."""
+    for factor in sorted({factor for form in forms for monomial in form if len(monomial) > 1 for factor in monomial}):
+        if not _of_problem(known, (factor,)):
+            continue
+        width: dict[Monomial, int] = {(factor,): gcd(*(form[monomial] for form in forms for monomial in form if factor in monomial))}
+        longest, row, form = max(
+            ((max(row, key=len, default=()), row, form) for form in forms if (row := _multiples(form, width))),
+            key=lambda each: len(each[0]),
+        )
+        rest = _multiples(plus(form, product(row, width), -1), {longest: row[longest]})
+        more = {monomial: times for monomial, times in rest.items() if _of_problem(known, monomial)}
+        if longest and more:
+            yield plus(width, more)
+        yield width
+
+
+def _of_problem(known: Knowledge, monomial: Monomial) -> bool:
+    """True for a product that all threads of the grid share."""
+    shared = {symbol.get_id() for symbol in known.contract.symbols.values()}
+    return all(node_of(known.polynomials.term(factor)).symbols <= shared for factor in monomial)
+
+
+def _multiples(form: Mapping[Monomial, int], width: Mapping[Monomial, int]) -> dict[Monomial, int]:
+    """The quotients of those monomials of a sum that are multiples of the first monomial of a width."""
+    leading, number = next(iter(width.items()))
+    found: dict[Monomial, int] = {}
+    for monomial, times in form.items():
+        left = list(monomial)
+        if times % number == 0 and all(left.count(factor) >= leading.count(factor) for factor in leading):
+            for factor in leading:
+                left.remove(factor)
+            found[tuple(left)] = times // number
+    return found
 
 
 def _split(

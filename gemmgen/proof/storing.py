@@ -14,7 +14,7 @@ import numpy as np
 import z3
 
 from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
-from gemmgen.proof.polynomials import Monomial, Polynomials
+from gemmgen.proof.polynomials import Monomial, Polynomials, product
 from gemmgen.proof.values import Condition, as_condition, conjuncts
 
 MAX_ELEMENTS = 1 << 20
@@ -155,7 +155,7 @@ def _told(polynomials: Polynomials, outer: Mapping[Monomial, int], width: int, d
         if extent is None and left:
             return None
         if extent is not None:
-            base = _times(factor, polynomials.of(extent))
+            base = product(factor, polynomials.of(extent))
     return numbers
 
 
@@ -168,12 +168,3 @@ def _cofactor(form: Mapping[Monomial, int], symbol: int) -> dict[Monomial, int] 
                 return None
             quotient[tuple(factor for factor in monomial if factor != symbol)] = number
     return quotient or None
-
-
-def _times(one: Mapping[Monomial, int], two: Mapping[Monomial, int]) -> dict[Monomial, int]:
-    total: dict[Monomial, int] = {}
-    for a, number in one.items():
-        for b, number_ in two.items():
-            monomial = tuple(sorted((*a, *b)))
-            total[monomial] = total.get(monomial, 0) + number * number_
-    return {monomial: number for monomial, number in total.items() if number}

@@ -57,6 +57,11 @@ ATOM = r"atom\.add\.acq_rel\.gpu"
 FLAG = r"\[_ZZ10comes_last\w*\]"
 MISTAKES: dict[str, tuple[str, str, str]] = {
     "neighbours store to one place": (LAUNCHES, r"mul\.wide\.u32(\s+%rd\d+), (%r1), 4;", r"shr.u32 \2, \2, 1; mul.wide.u32\1, \2, 4;"),
+    "blocks far apart store to one place": (
+        LAUNCHES,
+        r"mul\.wide\.u32(\s+%rd\d+), (%r1), 4;",
+        r"and.b32 \2, \2, 1023; mul.wide.u32\1, \2, 4;",
+    ),
     "blocks store to one place": (LAUNCHES, r"mul\.wide\.u32(\s+%rd\d+), %r1, 4;", r"mov.u64\1, 0;"),
     "threads store to one place": (LAUNCHES, r"@%p\d+ bra\s+\$L__BB0_\d+;(?=(?:[^;]*;){1,12}[^;]*st\.global)", ""),
     "the addition neither releases nor acquires": (TICKETS, ATOM, "atom.add.relaxed.gpu"),
