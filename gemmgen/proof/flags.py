@@ -106,6 +106,8 @@ def _zero_test(statements: Sequence[Instruction], load: Instruction) -> bool | N
     if len(tests) != 1 or changed or tests[0].opcode != "setp" or tests[0].guard is not None or len(tests[0].operands) != 3:
         return None
     (test,) = tests
+    if test.operands[0] != branch.guard:
+        return None  # the second of two predicates is the opposite of the comparison
     is_zero = test.operands[1] == target and isinstance(test.operands[2], Integer) and test.operands[2].value == 0
     whole = test.type[1:] == load.type[1:] and test.type[0] in "sub"
     if not is_zero or not whole or not (test.has("eq") or test.has("ne")):

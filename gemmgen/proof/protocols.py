@@ -132,6 +132,8 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         ready = all(found[name].holds for name in ("memory", "races", "progress"))
         missing = Verdict("handover", unproved=["memory, races and progress must be proved first"])
         found["handover"] = _handover(contract, accesses, sent, fetched) if ready and accesses is not None else missing
+        if not found["once"].holds and any(contract.arrays[name].workspace for name in sent):
+            found["handover"].unproved.append("once must be proved first: several threads may store one partial result")
         if lifter is not None:
             mine = [each for each in accesses or () if contract.in_workspace(each.address)]
             found["handover"].unproved += stored_by_several(lifter.known, mine)

@@ -70,6 +70,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "another block waits": (FIRST, r"setp.eq.s32 \1, 1;\2"),
     "all blocks wait": (FIRST, r"setp.ge.u32 \1, 0;\2"),
     "a wait for a word to be 0": (r"setp\.eq\.s64 (\s*%p\d+, %rd\d+, 0;\s*@%p\d+ bra)", r"setp.ne.s64 \1"),
+    "the opposite of a comparison": (r"setp\.eq\.s64 (\s*)(%p\d+, %rd\d+, 0;\s*@%p\d+ bra)", r"setp.eq.s64 \1%p1|\2"),
     "a wait for another number": (r"setp\.eq\.s64 (\s*%p\d+, %rd\d+), 0;(\s*@%p\d+ bra)", r"setp.eq.s64 \1, 1;\2"),
     "a look at half a word": (
         r"setp\.eq\.s64 \s*(%p\d+), (%rd\d+), 0;(\s*@%p\d+ bra)",
