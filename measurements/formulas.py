@@ -15,7 +15,7 @@ import collections
 import json
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ from tests.kernels.epilogue import test_formulas as drawing
 
 KINDS = (*drawing.STRATEGIES, *drawing.FAMILIES)
 """Strategies of GEMM, and the other families."""
+FAMILIES = ("gemm", *drawing.FAMILIES)
 
 
 def fields_of(kind: str, number: int) -> dict[str, object]:
@@ -43,13 +44,12 @@ def outcome(entry: tuple[str, int], backend: BackendName) -> dict[str, object]:
     return {"kind": kind, "number": number, "seconds": round(time.monotonic() - before, 2), "failures": failures}
 
 
-def entries(count: int) -> Iterator[tuple[str, int]]:
+def entries(count: int, families: Sequence[str]) -> Iterator[tuple[str, int]]:
     """``count`` formulas of each family, in turns: those of GEMM go to one strategy after the other."""
     strategies = [*drawing.STRATEGIES]
     for number in range(count):
-        yield strategies[number % len(strategies)], number // len(strategies)
-        for family in drawing.FAMILIES:
-            yield family, number
+        for family in families:
+            yield (strategies[number % len(strategies)], number // len(strategies)) if family == "gemm" else (family, number)
 
 
 def report(lines: list[dict[str, object]]) -> str:
@@ -65,6 +65,7 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES, metavar="FAMILY", help=", ".join(FAMILIES))
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--backend", default="emulator", choices=("emulator", "gpu"))
@@ -79,7 +80,7 @@ def main() -> None:
     known = {(one["kind"], one["number"]) for one in found}
     start = time.monotonic()
     one = partial(outcome, backend=given.backend)
-    pending = [entry for entry in entries(given.count) if entry not in known]
+    pending = [entry for entry in entries(given.count, given.families) if entry not in known]
     with journal.open("a", encoding="utf-8") as lines, multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         for result in pool.imap_unordered(one, pending):
             lines.write(json.dumps(result) + "\n")
