@@ -71,6 +71,8 @@ class OutputChannels(OutputSpace):
         if operand.per not in ("memory", "channel", "row", "result"):
             return f"per {operand.per}", "per all, memory, row (a value for each pixel), channel or result"
         name = name.lower()
+        if name == "bias" and self.spec.bias != "none":
+            name = "bias_"  # beside that of the sum before the operations
         stored: DataType = operand.stored or ("f32" if operand.per != "result" else self.spec.output.type)
         extents = {"memory": ("1",), "channel": ("k",), "row": PIXELS}.get(operand.per) or output_layout(self.spec)
         alignment = ELEMENTS[stored].bytes if operand.per in ("memory", "row") else _VECTOR_ALIGNMENT

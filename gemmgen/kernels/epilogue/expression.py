@@ -1,6 +1,6 @@
 """Expressions of epilogues: text is parsed into trees and never evaluated as code.
 
-The grammar is that of Python's expressions with numbers, names, ``+ - * /``, comparisons, ``and or not``, ``a if c else b`` and calls of
+The grammar is that of Python's expressions with numbers, names, ``+ - * / // %``, comparisons, ``and or not``, ``a if c else b`` and calls of
 the functions in ``gemmgen.kernels.epilogue.functions``. Operators are calls too: ``a + b`` is ``add(a, b)``.
 """
 
@@ -19,9 +19,10 @@ MAX_CHARACTERS = 1000
 MAX_DEPTH = 40
 """Limit of nested operators and calls."""
 
-_PARTS = "need numbers, names, + - * /, comparisons, and, or, not, a if c else b, calls of functions"
+_PARTS = "need numbers, names, + - * / // %, comparisons, and, or, not, a if c else b, calls of functions"
 
-_BINARY: dict[type[ast.AST], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+_BINARY: dict[type[ast.AST], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv",
+                                     ast.Mod: "mod"}  # fmt: skip
 _COMPARE: dict[type[ast.AST], str] = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
 _LOGIC: dict[type[ast.AST], str] = {ast.And: "and", ast.Or: "or"}
 _UNARY: dict[type[ast.AST], str] = {ast.USub: "neg", ast.Not: "not"}
@@ -178,8 +179,9 @@ class _Reader:
 SPECIAL = {"inf": math.inf, "nan": math.nan}
 """Constants of floating-point types by name."""
 
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_LEVELS = {"or": 1, "and": 2, "not": 3, "add": 5, "sub": 5, "mul": 6, "div": 6, "neg": 7} | dict.fromkeys(_COMPARE.values(), 4)
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_LEVELS = {"or": 1, "and": 2, "not": 3, "add": 5, "sub": 5, "neg": 7} | dict.fromkeys(_COMPARE.values(), 4)
+_LEVELS |= dict.fromkeys(("mul", "div", "floordiv", "mod"), 6)
 
 
 def written(node: Node, level: int = 0) -> str:

@@ -21,8 +21,9 @@ Array = Any
 """An array of NumPy, which is imported when the first one is made."""
 Reference = Callable[..., Tracked]
 
-Takes = Literal["number", "float", "float32", "truth", "integers", "any"]
-"""Types of arguments: numbers of any type, floats, float32 alone, truth values, integers that become int64 each, or any of them."""
+Takes = Literal["number", "float", "float32", "truth", "integers", "divided", "any"]
+"""Types of arguments: numbers of any type, floats, float32 alone, truth values, integers that become int64 each, an integer and a positive
+literal that it is divided by, or any of them."""
 
 EXPONENTIAL_ULPS = 1.0
 """Error of the exponential functions that the kernels use, in units of the last place: the generated float32 one stays
@@ -438,6 +439,16 @@ def _rint(a: Tracked) -> Tracked:
     return Tracked(np.rint(a.value), np.where(a.bound > 0, np.ceil(a.bound) + 1, 0.0), a.kind)
 
 
+def _floordiv(a: Tracked, b: Tracked) -> Tracked:
+    np = _np()
+    return Tracked(a.value // b.value, np.where(a.bound > 0, np.ceil(a.bound / b.value) + 1, 0.0), a.kind)
+
+
+def _mod(a: Tracked, b: Tracked) -> Tracked:
+    np = _np()
+    return Tracked(a.value % b.value, np.where(a.bound > 0, 1.0 * b.value, 0.0), a.kind)
+
+
 _WRAPPED = "static_cast<{c}>(static_cast<{u}>({0}) {sign} static_cast<{u}>({1}))"
 
 
@@ -450,6 +461,10 @@ _TABLE = (
     Function("sub", 2, _sub, "{0} - {1}", "sub", ("1", "-1"), 5, (5, 6), "number", integer=_wrapped("-")),
     Function("mul", 2, _mul, "{0} * {1}", "mul", ("y", "x"), 6, (6, 7), "number", integer=_wrapped("*")),
     Function("div", 2, _div, "{0} / {1}", "div", ("1 / y", "-f / y"), 6, (6, 7), cost=8, special=1),
+    Function("floordiv", 2, _floordiv, "{0} / {1} - ({0} % {1} < 0)", "floor_divide", (None, None), 5, (7,), "divided", repeats=True, cost=6,
+             bound="exact"),
+    Function("mod", 2, _mod, "{0} % {1} + ({0} % {1} < 0 ? {1} : 0)", "remainder", (None, None), 5, (7,), "divided", repeats=True, cost=6,
+             bound="exact"),
     Function("neg", 1, _neg, "-{0}", "neg", ("-1",), 7, (8,), "number", bound="exact"),
     Function("lt", 2, _compared(lambda a, b: a < b), "{0} < {1}", "lt", (None, None), 4, (5, 5), "number", "truth", bound="exact"),
     Function("le", 2, _compared(lambda a, b: a <= b), "{0} <= {1}", "le", (None, None), 4, (5, 5), "number", "truth", bound="exact"),

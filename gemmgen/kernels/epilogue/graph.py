@@ -171,6 +171,8 @@ class _Typer:
         problem = type_problem(function, kind)
         if problem is not None:
             raise self.error(f"{function.name} of {problem[0]}", problem[1], node)
+        if function.takes == "divided" and (arguments[1].number is None or arguments[1].number <= 0):
+            raise self.error(f"{function.name} by {written(node.arguments[1])}", "need a positive whole number", node.arguments[1])
         return Typed("bool" if function.gives == "truth" else kind, function, tuple(arguments))
 
     def integer(self, argument: Node, node: Node, bound: Mapping[str, Typed]) -> Typed:
@@ -194,6 +196,8 @@ def type_problem(function: Function, kind: DataType) -> tuple[str, str] | None:
         return "a truth value", "need a number: select(condition, 1, 0) makes one"
     if function.takes == "float32" and kind != "f32":
         return f"a value of type {word}", "need a float32 value: cast to float32 before it"
+    if function.takes == "divided" and kind in FLOATS:
+        return f"a value of type {word}", "need integers: row, column, inputs of type s32 or s64, or a cast to int32"
     if function.takes == "float" and kind not in FLOATS:
         return "an integer value", "need a floating-point value: cast to float32 or float64 before it"
     return None

@@ -52,6 +52,12 @@ class Symbol:
     def __rtruediv__(self, other: Number) -> Symbol:
         return symbol("div", other, self)
 
+    def __floordiv__(self, other: Symbol | Number) -> Symbol:
+        return symbol("floordiv", self, other)
+
+    def __mod__(self, other: Symbol | Number) -> Symbol:
+        return symbol("mod", self, other)
+
     def __pow__(self, exponent: Number) -> Symbol:
         if exponent != 2:
             raise SpecError(f"an epilogue's function takes the power {exponent!r} of a symbol: need 2, or a product")

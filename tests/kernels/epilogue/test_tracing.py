@@ -81,6 +81,7 @@ def test_what_a_function_must_not_do_is_said() -> None:
 
 
 def test_powers_signs_and_numbers_of_numpy_are_understood() -> None:
+    assert gemmgen.epilogue(lambda acc, row: symbols.float32(row // 2 % 8))["outputs"] == {"value": "float32(row // 2 % 8)"}
     made = gemmgen.epilogue(lambda acc: +(acc**2) * np.float32(0.5) + np.int64(3) - acc * np.float64(0.25))
     assert made["outputs"] == {"value": "square(acc) * 0.5 + 3 - acc * 0.25"}
 

@@ -34,6 +34,7 @@ NODES: dict[str, dict[str, Any]] = {
     "compute": {"term": "gelu(acc) + tanh(acc) + clamp(acc, -2, 2)"},
     "topological graph": {"let": {"w": "z * z", "v": "w + z"}, "term": "v + w"},
     "coordinates": {"term": "float32(row) if row >= column else float32(column)"},
+    "divided coordinates": {"term": "float32(row // 2 * (column % 3)) + float32((row - column) // 4 - (row - column) % 5)"},
     "random numbers": {"inputs": {"seed": {"scalar": "s64"}}, "term": "rand(seed, 8, seed, 0)"},
 }
 """Formulas' parts by name: inputs, intermediate values, outputs, and a term of the result. ``z`` is an intermediate value."""
@@ -53,7 +54,7 @@ MISSING: dict[str, dict[str, str]] = {
     "reduction": {
         "row broadcast": "per column", "column broadcast": "per row", "channel broadcast": "per channel", "group broadcast": "per group",
         "row reduction": "per row", "column reduction": "per column", "channel reduction": "per channel",
-        "row sum": "of results", "column sum": "of results", "scalar sum": "of results", "coordinates": "unknown name 'row'",
+        "row sum": "of results", "column sum": "of results", "scalar sum": "of results", "coordinates": "unknown name 'row'", "divided coordinates": "unknown name 'row'",
     },
 }  # fmt: skip
 """Nodes that have no meaning in a family, or another kernel's, with words of the message."""
