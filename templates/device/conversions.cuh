@@ -15,6 +15,19 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
+// The value of an 8-bit float with 5 bits of exponent: the upper half of a float16.
+__device__ __forceinline__ float e5m2_to_float(unsigned char bits)
+{
+    return f16_to_float(static_cast<unsigned short>(bits << 8));
+}
+
+// The value of an 8-bit float with 4 bits of exponent: the bits of a float16 that is smaller by 2^8. The largest is NaN.
+__device__ __forceinline__ float e4m3_to_float(unsigned char bits)
+{
+    const float scaled = f16_to_float(static_cast<unsigned short>((bits & 0x80) << 8 | (bits & 0x7f) << 7));
+    return (bits & 0x7f) == 0x7f ? __uint_as_float(0x7fffffff) : 256.0f * scaled;
+}
+
 // The nearest float16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_f16(float value)
 {

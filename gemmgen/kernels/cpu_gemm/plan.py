@@ -52,7 +52,7 @@ _DEFINED = (
         "nearest_integer",
     ),
     *("smaller_integer", "larger_integer", "f16_to_float", "float_to_f16", "bf16_to_float", "float_to_bf16", "float_to_s8", "float_to_u8"),
-    *("raise_to", "lower_to", "uniform_random"),
+    *("e4m3_to_float", "e5m2_to_float", "raise_to", "lower_to", "uniform_random"),
 )
 """Functions of epilogues that the C library does not have; one that needs others comes behind them."""
 _C_FORMS = (
@@ -70,7 +70,8 @@ _C_FORMS = (
 _COMPUTED = frozenset({"f32", "f16", "bf16", "s8", "s32", "s64", "bool"})
 """Types that values of an epilogue may have or be rounded to."""
 _STORED = _COMPUTED | {"u8"}
-"""Types of arrays that an epilogue reads or writes."""
+"""Types of arrays that an epilogue writes."""
+_READ = _STORED | {"e4m3", "e5m2"}
 
 Side = Literal["left", "right"]
 
@@ -381,6 +382,8 @@ class CpuGemmPlan(InstancePlan[CpuGemmSpec]):
         words = set(re.findall(r"\w+(?=\()", " ".join(self.epilogue_code)))
         if words & {"float_to_s8", "float_to_u8"}:
             words.add("nearest_integer")
+        if words & {"e4m3_to_float", "e5m2_to_float"}:
+            words.add("f16_to_float")
         return tuple(name for name in _DEFINED if name in words)
 
     @property
@@ -512,7 +515,7 @@ def _epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[R
         if wide:
             got, need = f"a value of type {ELEMENTS[min(wide)].word}", "float32, or a rounding to float16, bfloat16, int8 or int32"
             reasons.append(Reason("elementwise", f"epilogue.{index}", got, need))
-        others = [f"{one.name} of type {ELEMENTS[one.stored].word}" for one in step.accesses if one.stored not in _STORED]
+        others = [f"{one.name} of type {ELEMENTS[one.stored].word}" for one in step.accesses if one.stored not in _READ]
         others += [f"{one.name} of type {ELEMENTS[one.type].word}" for one in step.stores if one.type not in _STORED]
         if others:
             reasons.append(Reason("elementwise", f"epilogue.{index}", others[0], "f32, f16, bf16, s8, u8, s32 or bool"))

@@ -179,7 +179,20 @@ class _Reader:
 SPECIAL = {"inf": math.inf, "nan": math.nan}
 """Constants of floating-point types by name."""
 
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_SIGNS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+}
 _LEVELS = {"or": 1, "and": 2, "not": 3, "add": 5, "sub": 5, "neg": 7} | dict.fromkeys(_COMPARE.values(), 4)
 _LEVELS |= dict.fromkeys(("mul", "div", "floordiv", "mod"), 6)
 

@@ -400,7 +400,7 @@ class Cast(Operation):
 
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
-StoredType = Literal["f32", "f16", "bf16", "s8", "u8", "s32", "s64", "bool"]
+StoredType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s32", "s64", "bool"]
 """Types of arrays that formulas read and write, by their short names or those of NumPy and torch."""
 OutputType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s32", "bool"]
 FormulaAxis = Literal["all", "memory", "row", "column", "group", "channel", "element"]

@@ -441,13 +441,13 @@ def numbered(name: str, index: int) -> str:
 
 
 def convert(expression: str, kind: DataType, to: DataType) -> str:
-    """The CUDA expression of a value of one type as another. Halves are their bits; conversions to halves go by way of float32, to which
+    """The CUDA expression of a value of one type as another. Halves and 8-bit floats are their bits; conversions to halves go by way of float32, to which
     a double is rounded so that the second rounding gives the nearest half."""
     halves = ("f16", "bf16")
     source, target = ELEMENTS[kind], ELEMENTS[to]
     if kind == to:
         return expression
-    if kind in halves:
+    if kind in (*halves, "e4m3", "e5m2"):
         number = f"{kind}_to_float({expression})"
         return number if to == "f32" else f"static_cast<{target.c_type}>({number})"
     if to in halves:

@@ -13,7 +13,7 @@ class Space:
 
     axes: tuple[str, ...]
     """Along which axes the inputs may differ."""
-    types: tuple[str, ...] = ("f32", "f16", "bf16", "s8", "u8")
+    types: tuple[str, ...] = ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8")
     """Types of the inputs that lie in arrays."""
     coordinates: bool = False
     stored: bool = True
@@ -68,7 +68,8 @@ def drawn(rng: Random, space: Space) -> dict[str, Any] | list[dict[str, Any]]:
     result = " + ".join(name for name in let)
     outputs: dict[str, Any] = {}
     if space.coordinates:
-        result = rng.choice((result, f"{result} if row >= column else 0"))
+        masks = ("row >= column", "(row // 3 + column) % 5 > 1", "(row - 2 * column) % 7 < 4")
+        result = rng.choice((result, f"{result} if {rng.choice(masks)} else 0"))
     if space.stored and rng.random() < 0.7:
         outputs["saved"] = {"value": rng.choice(list(let)), "type": rng.choice(["f32", "f16", "bf16"])}
     if space.stored and rng.random() < 0.5:

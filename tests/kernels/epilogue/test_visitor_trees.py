@@ -20,6 +20,10 @@ NODES: dict[str, dict[str, Any]] = {
     "group broadcast": {"inputs": {"weight": {"per": "group"}}, "term": "weight"},
     "aux load": {"inputs": {"gate": {"per": "element", "type": "f16"}}, "term": "gate"},
     "aux load of bytes": {"inputs": {"code": {"per": "element", "type": "u8"}}, "term": "code"},
+    "aux load of 8-bit floats": {
+        "inputs": {"eighth": {"per": "element", "type": "e4m3"}, "wider": {"per": "element", "type": "e5m2"}, "unit": {"pointer": "e4m3"}},
+        "term": "eighth * unit + wider",
+    },
     "float32 residual": {"inputs": {"residual": {"per": "element", "type": "f32"}}, "term": "residual"},
     "aux store": {"outputs": {"stored": {"value": "z", "type": "bf16"}}},
     "mask": {"outputs": {"mask": {"value": "z > 0", "type": "bool"}}},
