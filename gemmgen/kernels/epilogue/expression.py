@@ -1,7 +1,7 @@
 """Expressions of epilogues: text is parsed into trees and never evaluated as code.
 
-The grammar is that of Python's expressions with numbers, names, ``+ - * / // %``, comparisons, ``and or not``, ``a if c else b`` and calls of
-the functions in ``gemmgen.kernels.epilogue.functions``. Operators are calls too: ``a + b`` is ``add(a, b)``.
+The grammar is that of Python's expressions with numbers, names, ``+ - * / // %``, comparisons, ``and or not``, ``a if c else b`` and calls
+of the functions in ``gemmgen.kernels.epilogue.functions``. Operators are calls too: ``a + b`` is ``add(a, b)``.
 """
 
 from __future__ import annotations

@@ -441,8 +441,8 @@ def numbered(name: str, index: int) -> str:
 
 
 def convert(expression: str, kind: DataType, to: DataType) -> str:
-    """The CUDA expression of a value of one type as another. Halves and 8-bit floats are their bits; conversions to halves go by way of float32, to which
-    a double is rounded so that the second rounding gives the nearest half."""
+    """The CUDA expression of a value of one type as another. Halves and 8-bit floats are their bits; conversions to
+    halves go by way of float32, to which a double is rounded so that the second rounding gives the nearest half."""
     halves = ("f16", "bf16")
     source, target = ELEMENTS[kind], ELEMENTS[to]
     if kind == to:

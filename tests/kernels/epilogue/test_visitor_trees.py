@@ -58,7 +58,8 @@ MISSING: dict[str, dict[str, str]] = {
     "reduction": {
         "row broadcast": "per column", "column broadcast": "per row", "channel broadcast": "per channel", "group broadcast": "per group",
         "row reduction": "per row", "column reduction": "per column", "channel reduction": "per channel",
-        "row sum": "of results", "column sum": "of results", "scalar sum": "of results", "coordinates": "unknown name 'row'", "divided coordinates": "unknown name 'row'",
+        "row sum": "of results", "column sum": "of results", "scalar sum": "of results", "coordinates": "unknown name 'row'",
+        "divided coordinates": "unknown name 'row'",
     },
 }  # fmt: skip
 """Nodes that have no meaning in a family, or another kernel's, with words of the message."""
