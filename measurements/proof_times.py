@@ -27,6 +27,8 @@ from gemmgen.library.workers import cpus
 PRELOADED = ["gemmgen.proof.prover", "gemmgen.proof.protocols", "gemmgen.proof.coverage", "gemmgen.proof.handover", "numpy", "z3"]
 SIMT = re.compile(r"gemm/(simt/|v\d)")
 FIVE = frozenset(("memory", "initialised", "once", "complete", "progress"))
+AT_LEAST = frozenset(("handover", "coverage"))
+"""Kernels with one of these properties, or with most of the five, come first."""
 SPARE = 1.3
 """A proof is begun if so many times its earlier seconds are left."""
 
@@ -100,7 +102,7 @@ def main(jobs: int | None, seconds: float, within: float, kernels: str, unrecord
     chosen = [each for each in read_listing().instances if kernels in each.label and (unrecorded or each.name in recorded)]
     labels = {each.name: each.label for each in chosen}
     expected = {name: min(float(record["seconds"]), seconds * len(record["kernels"])) for name, record in recorded.items()}
-    whole = {name for name, record in recorded.items() if FIVE - {"complete"} <= {*record["proved"]}}
+    whole = {name for name, record in recorded.items() if FIVE - {"complete"} <= {*record["proved"]} or {*record["proved"]} & AT_LEAST}
     # The slowest of those that hold come first, so that all processes end at about the same time; then the quickest of the others.
     chosen.sort(key=lambda each: (each.name not in whole, expected.get(each.name, seconds) * (-1 if each.name in whole else 1)))
     rows: list[Row] = []
