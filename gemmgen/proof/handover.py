@@ -75,7 +75,7 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
 
 
 def stored_by_several(known: Knowledge, accesses: Sequence[Access]) -> list[str]:
-    """Stores of partial results to places that another thread, block or turn may store to as well."""
+    """Stores of partial results to places that another thread, block or iteration may store to as well."""
     stores = [access for access in accesses if access.kind == "store" and access.base is not None]
     by_array = {store.base: [each for each in stores if each.base == store.base] for store in stores}
     shared = [those[0] for name, those in by_array.items() if not stored_by_one(known, known.contract.arrays[name or ""], those)]

@@ -876,8 +876,8 @@ def _values_of(known: Knowledge, remainder: z3.ArithRef, divisor: z3.ArithRef, p
 
 
 def stored_by_one(known: Knowledge, array: Array, stores: Sequence[Access]) -> bool:
-    """True if the form of the stores' indices shows that no two threads, blocks or turns store one element of a workspace."""
-    stores = [_in_one_turn(known, store) for store in stores if not known.proves(store.path, False)]
+    """True if the form of the stores' indices shows that no two threads, blocks or iterations store one element of a workspace."""
+    stores = [_in_one_iteration(known, store) for store in stores if not known.proves(store.path, False)]
     places: list[_Place] = []
     for store in stores:
         assert store.address is not None
@@ -896,15 +896,15 @@ def stored_by_one(known: Knowledge, array: Array, stores: Sequence[Access]) -> b
     return False
 
 
-def _in_one_turn(known: Knowledge, store: Access) -> Access:
-    """A store without the loops that it is only in turn 0 of."""
-    first = [(turn, z3.IntVal(0)) for turn in store.turns if known.proves(store.path, turn == 0)]
+def _in_one_iteration(known: Knowledge, store: Access) -> Access:
+    """A store without the loops that it is only in iteration 0 of."""
+    first = [(each, z3.IntVal(0)) for each in store.iterations if known.proves(store.path, each == 0)]
     if not first or store.address is None:
         return store
     path = tuple(condition if isinstance(condition, bool) else as_condition(z3.substitute(condition, *first)) for condition in store.path)
-    turns = tuple(turn for turn in store.turns if not any(turn.eq(each) for each, _ in first))
+    others = tuple(each for each in store.iterations if not any(each.eq(known_zero) for known_zero, _ in first))
     address = replace(store.address, term=z3.substitute(store.address.z3, *first))
-    return replace(store, address=address, path=path, turns=turns)
+    return replace(store, address=address, path=path, iterations=others)
 
 
 def _disjoint(one: _Place, two: _Place, other: OtherThread) -> z3.BoolRef:
