@@ -168,6 +168,8 @@ class Knowledge:
         """The last access of the present statement."""
         self.results: list[tuple[Access, Value]] = []
         """Loads from shared memory and atomics, each with the number that it gives."""
+        self.loaded: dict[int, tuple[z3.ArithRef, ...]] = {}
+        """Iterations of the loops around the load that gives a number, by the number of its term."""
         self.numbers: list[tuple[Access, Value]] = []
         """Stores and atomics, each with the number that it stores or adds."""
         self.recurrences: dict[int, Recurrence] = {}
@@ -298,8 +300,12 @@ class Knowledge:
         return {term.get_id() for term in terms if not isinstance(term, int)}
 
     def loops_in(self, term: z3.ExprRef | int | bool) -> set[int]:
-        """Headers of the loops whose iterations a term depends on."""
-        return set() if isinstance(term, int) else {self.loops[number] for number in self._symbols(term) if number in self.loops}
+        """Headers of the loops whose iterations a term depends on, such as a number that is loaded in each of them."""
+        if isinstance(term, int):
+            return set()
+        symbols = list(self._symbols(term))
+        counts = [count.get_id() for number in symbols for count in self.loaded.get(number, ())]
+        return {self.loops[number] for number in (*symbols, *counts) if number in self.loops}
 
     def _symbols(self, term: z3.ExprRef) -> Iterator[int]:
         """Numbers of the symbols of a term; for quotients, those of the dividend."""

@@ -40,7 +40,11 @@ class Lifter:
     def lift(self) -> Lifted:
         """Runs the whole function once."""
         start: State = {name: constant(0) for name in COUNTERS}
-        self.region(frozenset(range(self.flow.end)), 0, [Edge(0, (), start)])
+        everything = frozenset(range(self.flow.end))
+        if self.flow.loops.get(0) == everything:
+            run_loop(self.known, self.flow, self, 0, (), start)
+        else:
+            self.region(everything, 0, [Edge(0, (), start)])
         self.known.look_later()
         waits = self.known.lifted.waits
         waits[:] = [wait if wait.iteration is not None else replace(wait, guards=self.guards(wait.block, wait.path)) for wait in waits]

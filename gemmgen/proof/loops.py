@@ -124,12 +124,14 @@ class _Loop:
         sides: list[z3.BoolRef] | None = None
         for _ in range(MAX_ATTEMPTS):
             outside = len(self.known.private)
+            forms = self._of_known(forms)
             iteration = self.known.symbol("iteration", 0).z3
             counts = {form: self.known.symbol("taken", 0).z3 for form in forms.values() if isinstance(form, GrowthWhile)}
             values = {name: self._closed(name, forms.get(name), iteration, counts) for name in self.carried}
             substitution = [(self.start[name], values[name].z3) for name in self.carried]
             if sides is None:
                 sides = self._sides(latch, forms)
+            sides = [side for side in sides if not mentions(side, self._unknown(forms))]
             invariants = [z3.substitute(side, *substitution) for side in sides]
             previous = self._previous(latch, forms, values, substitution, iteration)
             invariants += [] if previous is None else [previous]
@@ -150,6 +152,21 @@ class _Loop:
             self.known.changing += self.known.private[outside:]
             return edges
         raise Unliftable(self.first, "no invariant of this loop was found")
+
+    def _unknown(self, forms: Mapping[str, Form]) -> list[z3.ArithRef]:
+        """Registers without a form at the start of an iteration. What holds for their content there says nothing of the next iteration."""
+        return [start for name, start in self.start.items() if name not in forms]
+
+    def _of_known(self, forms: Mapping[str, Form]) -> dict[str, Form]:
+        """The forms whose conditions depend on registers with a form alone."""
+        known = dict(forms)
+        while True:
+            unknown = self._unknown(known)
+            lost = [name for name, form in known.items() if isinstance(form, GrowthWhile) and mentions(form.condition, unknown)]
+            if not lost:
+                return known
+            for name in lost:
+                del known[name]
 
     def _single_iteration(self) -> list[Edge] | None:
         """The ways out, if no thread comes to a second iteration: a loop over the tiles of as many blocks; None if some may."""

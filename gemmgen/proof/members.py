@@ -10,6 +10,8 @@ from gemmgen.proof.slicing import written
 
 MASKED = frozenset({"shfl", "vote", "match", "redux", "elect"})
 """Opcodes whose last operand is a mask of lanes."""
+OF_WHOLE_WARPS = frozenset({"mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"})
+"""Opcodes that need all lanes of a warp."""
 ALL_LANES = (1 << WARP_THREADS) - 1
 
 
@@ -24,6 +26,12 @@ def incomplete_masks(function: Function, threads: int) -> Iterator[Instruction]:
         mask = number_of(instruction.operands[-1], constants) if instruction.operands else None
         if mask is None or present & ~mask:
             yield instruction
+
+
+def incomplete_warps(function: Function, threads: int) -> Iterator[Instruction]:
+    """Statements that need all lanes of a warp, where a block's last warp has fewer."""
+    if threads % WARP_THREADS:
+        yield from (instruction for instruction in function.body if instruction.opcode in OF_WHOLE_WARPS)
 
 
 def missing_lanes(function: Function, threads: int) -> Iterator[Instruction]:

@@ -16,7 +16,7 @@ from gemmgen.proof.data import Access
 from gemmgen.proof.distances import Distances
 from gemmgen.proof.knowledge import Knowledge, Wait
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.members import incomplete_masks
+from gemmgen.proof.members import incomplete_masks, incomplete_warps
 from gemmgen.proof.rows import is_dense, split_into_rows, within_dense, within_rows
 from gemmgen.proof.solver import Answer
 from gemmgen.proof.storing import Digits, Stored, shared_elements
@@ -990,6 +990,9 @@ def progress(lifter: Lifter, common: Collection[int] = (), ended: Collection[int
     for instruction in incomplete_masks(known.function, known.contract.launch.threads):
         verdict.obligations += 1
         verdict.unproved.append(f"{statement(instruction)}: lanes that its mask may leave out execute it")
+    for instruction in incomplete_warps(known.function, known.contract.launch.threads):
+        verdict.obligations += 1
+        verdict.unproved.append(f"{statement(instruction)}: it needs all lanes of a warp, and the block's last warp has fewer")
     for instruction, path in lifted.traps:
         verdict.obligations += 1
         if known.proves(path, False):

@@ -27,7 +27,7 @@ from gemmgen.proof.fragments import Form, Fragments
 from gemmgen.proof.handover import stored_by_several
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.members import incomplete_masks, missing_lanes
+from gemmgen.proof.members import incomplete_masks, incomplete_warps, missing_lanes
 from gemmgen.proof.obligations import Verdict, formula
 from gemmgen.proof.registers import read_unwritten
 from gemmgen.proof.rings import PROPERTIES, Findings, Ring, follow, place_of
@@ -84,6 +84,8 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     masked, shuffled = next(incomplete_masks(function, launch.threads), None), next(missing_lanes(function, launch.threads), None)
     ring.found.note("progress", "masks", masked is None, "lanes that its mask may leave out execute it", masked)
     ring.found.note("initialised", "lanes", shuffled is None, "it may read from a lane that the block does not have", shuffled)
+    short = next(incomplete_warps(function, launch.threads), None)
+    ring.found.note("progress", "warps", short is None, "it needs all lanes of a warp, and the block's last warp has fewer", short)
     trap = next((each for each in function.body if each.opcode == "trap"), None)
     ring.found.note("progress", "trap", trap is None, "a thread may come to it", trap)
     ring.found.note("initialised", "registers", unwritten is None, why, None if unwritten is None else unwritten[0])

@@ -729,6 +729,7 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
         result = state.get(data.name) if isinstance(data, Register) else None
         if isinstance(result, Value) and access is not None:
             known.results.append((access, result))
+            known.loaded[result.z3.get_id()] = access.iterations
 
 
 def is_float(operand: Operand) -> bool:

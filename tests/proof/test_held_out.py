@@ -126,6 +126,24 @@ WRONG = {
     "the other array's extent": Wrong(
         "const float* x, float* y, int n, int m", f"{AT} if (i < n) y[i] = x[i];", ("x=in f32[m]", Y), "memory"
     ),
+    "a limit of an earlier turn": Wrong(
+        "const int* p, float* y, int n",
+        "if (threadIdx.x) return; int i = 0, limit = 3;\n"
+        "for (;;) { int c = limit & 3; y[c - i] = 1; limit = p[i]; i++; if (i >= c) break; }",
+        ("p=in s32[n]", "y=inout f32[n]"),
+        "memory",
+        "1",
+        expects=("n >= 8",),
+    ),
+    "a count of turns with a flag that each turn loads": Wrong(
+        "const int* p, float* y, int n",
+        "if (threadIdx.x) return; int c = 0, flag = 1;\n#pragma unroll 1\n"
+        "for (int j = 0; j < n; j++) { if (flag) { y[j - c] = 1; c += 1; } flag = p[j]; }",
+        ("p=in s32[n]", "y=inout f32[1]"),
+        "memory",
+        "1",
+        expects=("n >= 8", "n <= 100000"),
+    ),
     # Races
     "a quotient of a quotient in a loop": Wrong(
         "float* y, int n, int d, int e",
@@ -242,6 +260,24 @@ WRONG = {
         "1",
     ),
     "half a warp at its barrier": Wrong(N, f"{AT} if (threadIdx.x % 32 < 16) __syncwarp(); if (i < n) y[i] = 1;", (X, Y), "progress"),
+    "a barrier by the flag of a thread's last turn": Wrong(
+        N,
+        "__shared__ volatile int s[64]; int t = threadIdx.x, j = 0, v; s[t] = t & 1; __syncthreads();\n#pragma unroll 1\n"
+        "do { v = s[j & 63]; j++; } while (j <= t); if (v) __syncthreads(); if (t < n) y[t] = x[t];",
+        (X, Y),
+        "progress",
+        "1",
+    ),
+    "a matrix for half a warp": Wrong(
+        N,
+        "__shared__ __align__(16) unsigned short s[64]; int t = threadIdx.x; for (int j = 0; j < 4; j++) s[t * 4 + j] = t;\n"
+        '__syncthreads(); unsigned v; asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(v) :'
+        ' "r"((unsigned)__cvta_generic_to_shared(&s[t % 8 * 8]))); if (t < n) y[t] = v;',
+        (X, Y),
+        "progress",
+        "1",
+        (16,),
+    ),
     # Initialised
     "a sum that begins anywhere": Wrong(
         N, f"{AT} float v; for (int a = 0; a < n; a++) v += x[a]; if (i < n) y[i] = v;", (X, Y), "initialised"

@@ -281,6 +281,24 @@ def test_parameters_are_read_by_their_places(names: tuple[str, str, str], tmp_pa
     assert not {"memory", "initialised", "complete"} & set(exchanged.proved)
 
 
+def test_a_loop_may_be_the_whole_kernel(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.ptx"
+    file.write_text(HEAD.format("x", "y", "n", "L: bra L;"))
+    kernel = read_foreign(
+        file,
+        entry_name="k",
+        architecture=None,
+        block=(64,),
+        grid="1",
+        arrays=["x=in f32[n]", "y=inout f32[n]"],
+        expects=[],
+        shared="0",
+        seconds=SECONDS,
+    )
+    (proof,) = prove_sequence(kernel.sequence, kernel.code.ptx, SECONDS)
+    assert not {"progress", "complete"} & set(proof.proved)
+
+
 PARTS = {
     "a statement that is not read": ("vadd.u32.u32.u32 %r1, %r5.b0, 0;", "progress"),
     "a store of no known form": ("st.global.async.f32 [%rd5], %f1;", "once"),
