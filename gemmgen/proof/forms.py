@@ -111,6 +111,8 @@ _PATTERNS = {opcode: [(re.compile(pattern), counts) for pattern, counts in forms
 
 def is_understood(instruction: Instruction) -> bool:
     """True for a statement whose effect on memory, threads and control flow the proofs model."""
+    if instruction.has("uni") and instruction.guard is not None:
+        return False  # lanes that differ would make it undefined
     if instruction.opcode in PURE:
         together = instruction.opcode not in OF_LANES or instruction.has("sync")
         return together and bool(instruction.operands)

@@ -306,6 +306,10 @@ PARTS = {
         "ld.param.u8 %r3, [n]; ld.param.s8 %r4, [n]; setp.eq.s32 %p2, %r3, %r4; @%p2 bra END; st.global.f32 [%rd5+4096], %f1;",
         "memory",
     ),
+    "a branch of lanes that differ, declared as uniform": (
+        "setp.gt.s32 %p2, %r1, 40; @%p2 bra.uni END; st.global.f32 [%rd5], %f1;",
+        "memory",
+    ),
     "half of a parameter": (
         "ld.param.u16 %h1, [n]; cvt.u32.u16 %r3, %h1; setp.ne.s32 %p2, %r3, %r2; @%p2 bra END; st.global.f32 [%rd5+4096], %f1;",
         "memory",
