@@ -748,7 +748,13 @@ def _space_of(known: Knowledge, base: str) -> str:
 def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None:
     source, target = instruction.operands[1], instruction.operands[0]
     assert isinstance(source, Address)
-    if not isinstance(source.base, Symbol) or instruction.guard is not None:
+    if not isinstance(source.base, Symbol):
+        raise known.unliftable("a parameter at an address that is computed")
+    parameter = known.function.find_variable(instruction.scope, source.base.name)
+    first, count = source.base.offset + source.offset, len(target.elements) if isinstance(target, Vector) else 1
+    if parameter is None or not 0 <= first <= parameter.size - count * bits_of(instruction.type) // 8:
+        raise known.unliftable("outside of the kernel's parameters")
+    if instruction.guard is not None:
         _forget(known, instruction, state)
         return
     number = whole_parameter(known.function, instruction)

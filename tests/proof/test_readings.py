@@ -310,6 +310,7 @@ PARTS = {
         "setp.gt.s32 %p2, %r1, 40; @%p2 bra.uni END; st.global.f32 [%rd5], %f1;",
         "memory",
     ),
+    "a number behind the parameters": ("ld.param.u32 %r3, [n+4];", "memory"),
     "half of a parameter": (
         "ld.param.u16 %h1, [n]; cvt.u32.u16 %r3, %h1; setp.ne.s32 %p2, %r3, %r2; @%p2 bra END; st.global.f32 [%rd5+4096], %f1;",
         "memory",
