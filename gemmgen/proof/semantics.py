@@ -727,7 +727,7 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
     if opcode in ("ld", "atom"):
         _forget(known, instruction, state)
         result = state.get(data.name) if isinstance(data, Register) else None
-        if isinstance(result, Value) and access is not None:
+        if isinstance(result, Value) and access is not None and instruction.guard is None:  # else the register may keep its content
             known.results.append((access, result))
             known.loaded[result.z3.get_id()] = access.iterations
 

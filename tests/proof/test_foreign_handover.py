@@ -214,6 +214,14 @@ def test_a_ticket_with_a_mistake_is_not_proved(mistake: str) -> None:
     assert "handover" not in proved(mutant(ROWS, TICKETS[mistake]), rows())
 
 
+GUARDED = """6; asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;}"
+    : "+r"(before) : "l"(counter), "r"(columns != 100) : "memory")"""
+
+
+def test_blocks_that_draw_no_ticket_may_all_store() -> None:
+    assert "once" not in proved(mutant(ROWS, ("const unsigned before", "unsigned before", DRAW, GUARDED)), rows())
+
+
 RELEASE = "__nv_atomic_store_n(words + blockIdx.x, word, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);"
 ACQUIRE = "__nv_atomic_load_n(words + other, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);"
 CLEAR = "__nv_atomic_store_n(words + other, 0ull, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);"
