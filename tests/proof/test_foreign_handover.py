@@ -215,7 +215,7 @@ def test_a_ticket_with_a_mistake_is_not_proved(mistake: str) -> None:
 
 
 GUARDED = """6; asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;}"
-    : "+r"(before) : "l"(counter), "r"(columns != 100) : "memory")"""
+    : "+r"(before) : "l"(counter), "r"((int)(columns != 100)) : "memory")"""
 
 
 def test_blocks_that_draw_no_ticket_may_all_store() -> None:
