@@ -114,6 +114,8 @@ class _Loop:
         statements = (instruction for block in self.blocks for instruction in flow.blocks[block])
         self.bits = {register.name: bits_of(register.type) for instruction in statements for register in written(instruction)}
         self.start = {name: z3.Int(f"{name} at the start of an iteration") for name in carried}
+        self.moved: set[str] = set()
+        """Addresses that may point into another array after an iteration."""
         self.data: dict[str, Data] = {}
         """The data that iterations change, before the loop."""
 
@@ -144,9 +146,10 @@ class _Loop:
                 invariants += [counts[form] <= iteration, z3.Implies(z3.Or(iteration == 0, before), counts[form] == iteration)]
             edges = self._attempt(forms, values, invariants, conditions, counts, iteration, sides, substitution, previous)
             if isinstance(edges, _Failed):
+                self.moved |= edges.moved
                 forms = {name: form for name, form in forms.items() if name not in edges.forms}
                 sides = [side for side in sides if not any(side.eq(wrong) for wrong in edges.sides)]
-                if edges.latch and not edges.forms and not edges.sides:
+                if edges.latch and not (edges.forms or edges.sides or edges.moved):
                     latch = z3.BoolVal(True)
                 continue
             self.known.changing += self.known.private[outside:]
@@ -232,7 +235,7 @@ class _Loop:
         """The register at the start of an iteration."""
         initial = self.carried[name]
         if form is None:
-            value = self.known.anything(self.bits.get(name, 32), initial.base)
+            value = self.known.anything(self.bits.get(name, 32), None if name in self.moved else initial.base)
             if value.low <= initial.low and initial.high <= value.high:
                 self.known.at_start.append((self.header, value.z3, initial.z3))
             return value
@@ -309,9 +312,13 @@ class _Loop:
             if not sides and previous is None:
                 return out
             lifted.forget_since(marks)
-            return _Failed(set(), list(sides), previous is not None)
+            return _Failed(set(), list(sides), previous is not None, set())
         path, after = _joined(self.runner, self.header, back)
-        failed = _Failed(set(), [], False)
+        failed = _Failed(set(), [], False, set())
+        for name, before in values.items():
+            value = after.get(name)
+            if name not in forms and before.base is not None and (not isinstance(value, Value) or value.base != before.base):
+                failed.moved.add(name)
         for name, form in forms.items():
             value = after.get(name)
             if not isinstance(value, Value) or value.base != self.carried[name].base:
@@ -393,9 +400,10 @@ class _Failed:
     forms: set[str]
     sides: list[z3.BoolRef]
     latch: bool
+    moved: set[str]
 
     def __bool__(self) -> bool:
-        return bool(self.forms or self.sides or self.latch)
+        return bool(self.forms or self.sides or self.latch or self.moved)
 
 
 def _joined(runner: Runner, header: int, back: Sequence[Edge]) -> tuple[tuple[Condition, ...], State]:

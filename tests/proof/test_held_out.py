@@ -200,6 +200,13 @@ WRONG = {
     "a flag in shared memory": Wrong(
         N, "__shared__ volatile int f; if (threadIdx.x == 0) f = 1; if (threadIdx.x < n) y[threadIdx.x] = f;", (X, Y), "races", "1"
     ),
+    "a pointer that iterations exchange": Wrong(
+        N,
+        f"{AT} const float* a = x; float v = 0;\n#pragma unroll 1\n"
+        "for (int j = 0; j < n; ++j) { if (i < n) v += *(volatile const float*)(a + (i ^ 1)); a = y; } if (i < n) y[i] = v;",
+        (X, Y),
+        "races",
+    ),
     # Once
     "rows that overlap": Wrong(
         "float* y, int m, int n, int ld",
@@ -306,6 +313,13 @@ WRONG = {
         (X, Y),
         "initialised",
         "1",
+    ),
+    "a pointer that comes to the result": Wrong(
+        N,
+        f"{AT} const float* a = x; float v = 0;\n#pragma unroll 1\n"
+        "for (int j = 0; j < n; ++j) { if (i < n) v += *(volatile const float*)(a + i); a = y; } if (i < n) y[i] = v;",
+        (X, Y),
+        "initialised",
     ),
     # Complete
     "no block for an empty sum": Wrong(
