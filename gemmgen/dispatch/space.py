@@ -64,7 +64,7 @@ def fastest_points(request: Request, device: Device, longest_early: float, most:
     for place in np.argsort(tried.expected - tried.saved if early_copies else tried.expected, kind="stable")[:most]:
         group = int(np.searchsorted(tried.first, tried.best[place], side="right")) - 1
         seconds = float(tried.expected[place])
-        make = partial(tried.groups[group].spec, int(tried.best[place] - tried.first[group]), seconds < longest_early)
+        make = partial(tried.groups[group].spec, int(tried.best[place] - tried.first[group]), seconds < longest_early, early_copies)
         coordinates = tuple(tried.features[place].tolist())
         fastest.append(Point(make, seconds, float(tried.modelled[place]), coordinates, float(tried.saved[place])))
     return fastest

@@ -107,11 +107,16 @@ SHORT_ROWS, SHORT_WHOLE, SHORT_SLICES = (9, 48), 0.15, -0.07
 kernels of whole k, and of slices of k with one block to an SM. For 16 to 48 rows, 16 of the former, of 5 to 8 us, took 20% more on an H200,
 and 9 of the latter 7% less."""
 SAVED, SAVED_OF_SLICES = 0.7e-6, 1.7e-6
-SAVING_BYTES, SAVING_COLUMNS = (640, 896), 32
+SAVING_BYTES, SAVING_COLUMNS, SAVING_BYTES_OF_WHOLE = (640, 896), 32, 2048
+SAVING_BLOCKS, SAVING_PAIRS, SAVING_SHORT, SAVING_WAVES = 0.55, 0.9, 6e7, (1.65, 2.0)
 """Seconds that launches save by copying tiles of a constant operand early, if their blocks spread evenly: those with slices of k copy all
 the while that others add their sums. The latter hold so many bytes along k in their stages, with the larger factor as A and so few columns
 of B; otherwise, slices save no more than others. Of 140 kernels for up to 64 rows on an H200, those with slices saved 1.6 to 2 us with the
-larger factor as A, none with fewer bytes. In chains of three layers of 64 rows, 35 kernels with slices saved no more than 28 others."""
+larger factor as A, none with fewer bytes. In chains of three layers of 64 rows, 35 kernels with slices saved no more than 28 others. In
+chains of 16 rows, slices on ``SAVING_BLOCKS`` of the SMs, one block to each, or ``SAVING_PAIRS`` blocks of three and four slices for each
+SM that holds two, save as much in products of up to ``SAVING_SHORT`` bytes: three layers of 8192, 2560, 2560 and 14336 took 35 us, not 40;
+larger ones took 7 to 10 us more, and pairs of two slices 3 to 8. Blocks for whole k that take ``SAVING_WAVES`` waves, one block to an SM,
+with ``SAVING_BYTES_OF_WHOLE`` along k, save 1.4 to 3 us: the second wave copies while the first ends."""
 RESIDENT = (1, 2, 3)
 """Blocks that an SM holds at a time."""
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4))
@@ -626,9 +631,9 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     neighbours = np.where(larger_b, np.ceil(tiles_m / at.cluster_m), np.ceil(tiles_n / at.cluster_n))
     side_by_side = (waves <= 1) & (neighbours <= WIDE_BAND) & (not divided)
 
-    def spec(place: int, early: bool) -> GemmSpec:
+    def spec(place: int, early: bool, copies: bool = False) -> GemmSpec:
         once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
-        starts = bool(starting[place] or (early and made.early[place]))
+        starts = bool(starting[place] or (early and made.early[place]) or (copies and saved[place] > 0))
         band = {"group": BAND if neighbours[place] <= BAND else WIDE_BAND} if side_by_side[place] else {}
         order = {"along": "major"} if band and larger_b[place] == storage.column_major else {}
         return _spec(lattice, int(chosen[place]), 0 if of_one_tile[place] else int(persistent[place]), starts, once, order | band)
@@ -655,7 +660,14 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
 
     held_bytes, sliced = at.stages * at.tile_k * size, at.cluster_k > 1
     if m > n:
-        saved = np.where(full & sliced & (held_bytes >= SAVING_BYTES[0]), SAVED_OF_SLICES if n <= SAVING_COLUMNS else SAVED, 0.0)
+        alone, paired = at.resident == 1, (at.resident == 2) & (at.cluster_k > 2)
+        spread = (waves <= 1) & ~apart & (alone & (works >= SAVING_BLOCKS * held) | paired & (works >= SAVING_PAIRS * held))
+        spread &= memory_bytes <= SAVING_SHORT
+        saving = sliced & (full | spread) & (held_bytes >= SAVING_BYTES[0])
+        saved = np.where(saving, SAVED_OF_SLICES if n <= SAVING_COLUMNS else SAVED, 0.0)
+        if n <= SAVING_COLUMNS:
+            twice = (waves >= SAVING_WAVES[0]) & (waves <= SAVING_WAVES[1]) & (held_bytes >= SAVING_BYTES_OF_WHOLE)
+            saved = np.where(twice & ~sliced & (at.resident == 1) & ~apart, SAVED_OF_SLICES, saved)
     else:
         saved = np.where(full & (~sliced | (held_bytes >= SAVING_BYTES[1])), SAVED, 0.0)
     beside_traits = np.zeros_like(blocks)
