@@ -15,9 +15,12 @@ from gemmgen.kernels.gemm.wgmma.copied import CopyPlan
 from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
 from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K
 from gemmgen.kernels.launch import CLUSTERED
+from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
+from gemmgen.kernels.requests import MAX_ALIGNMENT
 
 COPY_REGISTERS = 40
+SECTOR_BYTES = 32
 PROMOTION_ISSUE = 0.06
 """Issue time of promotions of 8-bit floats, whose sums leave the tensor core."""
 SCALED_OPERATIONS = 1.1e6
@@ -35,6 +38,10 @@ rows on an H200, 64 x 4096 x 11008 takes 14."""
 MULTICAST = 0.2
 """Part of the time of loading a tile of A that blocks which share it are spared: 520 x 4096 x 4096 takes 28.5 us on an H200 by pairs, 34.6
 by blocks for themselves, 400 x 4096 x 11008 51.9 and 53.3. Blocks that share a tile of B gained nothing."""
+ODD_ROWS = 2.5
+"""Time of loading a tile whose rows begin at odd multiples of 16 bytes, over that of one whose rows begin at multiples of 32: TMA then loads
+53 GB/s on an SM of an H200. In bfloat16, 4096 x 4096 x 4040 took 233 us by tiles of 128 x 256, and 333 by 128 x 112; 4096 x 4096 x 4032
+took 206 and 199. Promotion to other lines of the L2, or to none, made it no faster."""
 SCATTERED_READS = 2.5
 """Time of reading the operand that is added to results that `wgmma` leaves in pairs or elements, over that of storing these: 16 times of an
 H200 with bias, residual and ReLU (128 rows, six instances that compute columns) are predicted within 17%, where they were 31% off
@@ -73,8 +80,8 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
         + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else pace.compensation)
         + (scaled * loop.scale_blocks / (2.0 * loop.tile_m * loop.tile_n * loop.tile_k) if loop.scale_bytes else 0.0),
         shared_clocks=0.0,
-        loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) * _shared_loads(loop.cluster_n)
-        + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n)
+        loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) * _shared_loads(loop.cluster_n) * _rows_of(plan.matrix_a, problem)
+        + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n) * _rows_of(plan.matrix_b, problem)
         + loop.metadata_bytes,
         in_flight=float(loop.stages),
         stored_bytes=pace.stores[plan.fragment_store] * stored * (1 + added) * (1 if hidden else results)
@@ -117,6 +124,16 @@ def _boxed(tile_bytes: int, extent: int, tile: int) -> float:
     """Bytes of a tile that TMA copies, with filled bytes counted at their cost."""
     own = held(extent, tile) / tile
     return tile_bytes * (own + FILLED * (1 - own))
+
+
+def odd_rows(row_bytes: int) -> float:
+    """Time of loading a tile of a matrix with rows of so many bytes, over that of one of whole sectors."""
+    return ODD_ROWS if row_bytes % SECTOR_BYTES == MAX_ALIGNMENT else 1.0
+
+
+def _rows_of(matrix: Matrix, problem: Mapping[str, int]) -> float:
+    """The same for a factor of a problem."""
+    return odd_rows(problem.get(matrix.leading_dimension, 0) * matrix.element_bytes)
 
 
 def _copy_work(plan: WgmmaPlan, copied: CopyPlan, problem: Mapping[str, int]) -> Work:

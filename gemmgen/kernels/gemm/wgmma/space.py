@@ -31,6 +31,7 @@ from gemmgen.kernels.gemm.wgmma.cost import (
     SCATTERED_READS,
     UNEVEN_OPERATIONS,
     WAITING_OPERATIONS,
+    odd_rows,
     usable,
 )
 from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS, STORE_BUFFERS, has_one_matrix, staged_operand
@@ -600,6 +601,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     of_one_tile = staged & (works <= persistent) & (sizes == 1) & (at.tile_k * size == SPAN_BYTES) & (at.tile_m <= at.tile_n)
     features = lattice.features.take(chosen, axis=0)
     features[of_one_tile, -1] = 0.0
+    loaded_a = _boxed(at.tile_m, m, at.tile_k * size) * (1 - MULTICAST * (1 - 1 / at.cluster_n))
+    loaded_b = _boxed(at.tile_n, n, at.tile_k * size) / _part(storage, at.tile_n)
     made = Works(
         blocks=spread_blocks,
         threads=at.threads,
@@ -609,8 +612,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         operations=operations,
         unit={"bf16": "f16", "f16": "f16", "s8": "int8"}.get(storage.type, "fp8") + "_wgmma",
         issue=issue,
-        loaded_bytes=_boxed(at.tile_m, m, at.tile_k * size) * (1 - MULTICAST * (1 - 1 / at.cluster_n))
-        + _boxed(at.tile_n, n, at.tile_k * size) / _part(storage, at.tile_n),
+        loaded_bytes=loaded_a * odd_rows(_row_bytes(request.a)) + loaded_b * odd_rows(_row_bytes(request.b)),
         in_flight=at.stages,
         stored_bytes=store_costs("wgmma")[way] * stored * (1 + added) * (1 if hidden else results) + (sums if divided else 0.0),
         memory_bytes=memory_bytes,
@@ -656,7 +658,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     )
 
     def traits(places: NDArray[np.intp]) -> NDArray[np.float64]:
-        return traits_of(picked(shapes, places), picked(made, places), Extents(m, n, k, size), device)
+        works = picked(replace(made, loaded_bytes=loaded_a + loaded_b), places)
+        return traits_of(picked(shapes, places), works, Extents(m, n, k, size), device)
 
     held_bytes, sliced = at.stages * at.tile_k * size, at.cluster_k > 1
     if m > n:
@@ -729,6 +732,11 @@ class _Columns(Lattice):
     def __init__(self, lattice: Lattice, chosen: NDArray[np.intp]) -> None:
         columns = {name: column.take(chosen) for name, column in lattice.columns}
         super().__init__(lattice.storage, lattice.ping_pong, **columns)
+
+
+def _row_bytes(layout: Layout) -> int:
+    """Bytes from one row or column of a factor to the next."""
+    return max(layout.strides[-2:]) * layout.element_bytes
 
 
 def _boxed(tile: Column, extent: int, bytes_of_row: Column) -> Column:
