@@ -15,8 +15,8 @@ from gemmgen.kernels.gemm.wgmma.copied import CopyPlan
 from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
 from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K
 from gemmgen.kernels.launch import CLUSTERED
-from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
+from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import MAX_ALIGNMENT
 
 COPY_REGISTERS = 40
@@ -39,7 +39,7 @@ MULTICAST = 0.2
 """Part of the time of loading a tile of A that blocks which share it are spared: 520 x 4096 x 4096 takes 28.5 us on an H200 by pairs, 34.6
 by blocks for themselves, 400 x 4096 x 11008 51.9 and 53.3. Blocks that share a tile of B gained nothing."""
 ODD_ROWS = 2.5
-"""Time of loading a tile whose rows begin at odd multiples of 16 bytes, over that of one whose rows begin at multiples of 32: TMA then loads
+"""Time of loading a tile whose rows begin at odd multiples of 16 bytes, over that of one whose rows begin at multiples of 32: TMA loads
 53 GB/s on an SM of an H200. In bfloat16, 4096 x 4096 x 4040 took 233 us by tiles of 128 x 256, and 333 by 128 x 112; 4096 x 4096 x 4032
 took 206 and 199. Promotion to other lines of the L2, or to none, made it no faster."""
 SCATTERED_READS = 2.5
