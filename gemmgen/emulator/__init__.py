@@ -31,7 +31,7 @@ from gemmgen.emulator.errors import (
     UnfinishedWgmma,
     UnknownInstruction,
 )
-from gemmgen.emulator.hazards import (
+from gemmgen.emulator.hazards.report import (
     CopyWithoutProxyFence,
     EarlyBarrierUse,
     EarlyWarpgroupFence,

@@ -23,8 +23,9 @@ from gemmgen.emulator.engines.boxes import PlacedMap
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
 from gemmgen.emulator.fused_access import FusedAccess
 from gemmgen.emulator.geometry import Dim3, Lanes
-from gemmgen.emulator.hazards import FollowLoads, HazardDetector, HazardError
 from gemmgen.emulator.hazards.destinations import destinations
+from gemmgen.emulator.hazards.detector import FollowLoads, HazardDetector
+from gemmgen.emulator.hazards.report import HazardError
 from gemmgen.emulator.hazards.sequences import Footprint, footprints, in_flight_behind, overlap
 from gemmgen.emulator.hazards.shadow import UNWRITTEN, WATCHED
 from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT, check_geometry, check_memory, cluster_of, execute

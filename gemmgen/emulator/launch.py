@@ -13,8 +13,9 @@ from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import DeviceMemory
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
 from gemmgen.emulator.geometry import Dim3
-from gemmgen.emulator.hazards import FollowLoads, HazardDetector, HazardError
 from gemmgen.emulator.hazards.destinations import destinations
+from gemmgen.emulator.hazards.detector import FollowLoads, HazardDetector
+from gemmgen.emulator.hazards.report import HazardError
 from gemmgen.emulator.hazards.sequences import Footprint, footprints, in_flight_behind, overlap
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.parallel import Progress, run_all

@@ -22,7 +22,8 @@ import numpy as np
 
 from gemmgen.emulator.errors import EmulatorError
 from gemmgen.emulator.geometry import Lanes
-from gemmgen.emulator.hazards import FollowLoads, HazardError
+from gemmgen.emulator.hazards.detector import FollowLoads
+from gemmgen.emulator.hazards.report import HazardError
 from gemmgen.emulator.hazards.sites import granules
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space
 from gemmgen.emulator.printing import BUFFER_CHARACTERS, Output

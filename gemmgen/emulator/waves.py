@@ -12,8 +12,9 @@ import numpy as np
 from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import LaunchMemory
 from gemmgen.emulator.geometry import WARP, Dim3
-from gemmgen.emulator.hazards import HazardDetector, UndefinedRegisters, find_undefined
 from gemmgen.emulator.hazards.destinations import bases_of
+from gemmgen.emulator.hazards.detector import HazardDetector
+from gemmgen.emulator.hazards.undefined import UndefinedRegisters, find_undefined
 from gemmgen.emulator.machine import Machine
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.printing import Output

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemmgen.emulator import Device, DeviceLaunch, OutOfBounds, launch, native_threads
-from gemmgen.emulator.hazards import HazardError, report
+from gemmgen.emulator import Device, DeviceLaunch, HazardError, OutOfBounds, launch, native_threads
+from gemmgen.emulator.hazards import report
 from gemmgen.emulator.memory import GLOBAL_BASE
 from gemmgen.sanitizer.findings import code_of
 from tests.emulator.test_native import needs_compiler

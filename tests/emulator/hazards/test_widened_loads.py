@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gemmgen import emulator
-from gemmgen.emulator.hazards import UnwrittenRead
+from gemmgen.emulator import UnwrittenRead
 
 PTX = """
 .version 8.0
