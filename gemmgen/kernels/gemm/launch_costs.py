@@ -13,9 +13,10 @@ from gemmgen.kernels.gemm.plan import GemmPlan
 
 LANES_PER_CLOCK = 128.0
 """Lanes that an SM issues an instruction for in a clock cycle."""
-SPECIAL_INSTRUCTIONS = 4.6
-"""Instructions in whose time a special function is computed: beside a bias, SiLU, with two of them, added 1.7 us to a single tile of 128 x
-128 on an H200, GELU with 13 instructions 2.4 us."""
+SPECIAL_INSTRUCTIONS = 8.0
+"""Instructions in whose time a special function is computed: an SM has 16 lanes for them, 128 for others."""
+ISSUE = 1.5
+"""Time of an epilogue's other instructions, which depend on one another, over that at the full rate."""
 READ_INSTRUCTIONS = {1: 6.0, 2: 6.0, 4: 18.0}
 WRITTEN_INSTRUCTIONS = {1: 12.0, 2: 12.0, 4: 18.0}
 """Instructions in whose time an element of a further operand is read, or of a further output written, by its bytes: beside GELU, a stored
@@ -93,7 +94,7 @@ def finishing_clocks(plan: GemmPlan) -> float:
     for matrix in (matrix for step in plan.epilogue for matrix in (*step.matrices, *step.placed)):
         by_bytes = WRITTEN_INSTRUCTIONS if matrix.name in written else READ_INSTRUCTIONS
         moved += by_bytes.get(matrix.element_bytes, by_bytes[4])
-    return (max(instructions, special) + moved) / LANES_PER_CLOCK
+    return (max(ISSUE * instructions, special) + ISSUE * moved) / LANES_PER_CLOCK
 
 
 def finishing_shown(results: Any, column_major: bool, rows: Any) -> Any:
@@ -106,6 +107,7 @@ def finishing_shown(results: Any, column_major: bool, rows: Any) -> Any:
 
 
 def finishing_pace(groups: Any) -> Any:
-    """Time of an epilogue's instructions by so many groups of an SM, a number or a column, over that at its peak: on an H200, bias and GELU
-    added 3.0 us to tiles of 128 x 160 that one group finished, 1.5 us where two did, of which 0.9 us at the peak."""
-    return 1.0 + 2.3 / groups**1.8
+    """Time of an epilogue's instructions by so many groups of an SM, a number or a column, over that of many: on an H200, bias and GELU,
+    whose two special functions take 1.35 us for a tile of 128 x 160, added 3.0 us where one group finished it, 1.5 us where two did, and
+    2.4 us to tiles of 192 x 192 of three groups, whose special functions take as long."""
+    return 1.0 + 1.2 / groups**3.5
