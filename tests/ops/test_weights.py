@@ -17,7 +17,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.packed_weights import pack, unpack
 from gemmgen.ops.weight_forms import Numbers
-from gemmgen.ops.weight_kernels import Product, form_of, parts_of
+from gemmgen.ops.weight_kernels import Product, call_of, form_of, kernel_of, parts_of
 from gemmgen.ops.weights import FORMATS
 
 RNG = np.random.default_rng(17)
@@ -240,6 +240,14 @@ def test_weights_that_no_kernel_reads_are_refused(changes: dict[str, Any], messa
     given = {"q": codes.astype(np.uint8), "scales": scales, "zeros": points, **changes}
     with pytest.raises(LaunchError, match=message):
         ops.Weight(given.pop("q"), given.pop("scales"), given.pop("zeros"), **given)
+
+
+def test_packed_weights_for_another_layout_are_refused() -> None:
+    wide = ops.Weight(RNG.integers(0, 256, (128, 40)).astype(np.uint8), np.ones((1, 40), np.float16), np.zeros((1, 40), np.uint8), bits=8)
+    narrow = ops.Weight(np.ones((128, 40), np.uint8), np.ones((1, 40), np.float16), np.ones((1, 40), np.uint8))
+    _, kernel = kernel_of(call_of(Product(3, 40, 128, 8, 8), narrow._numbers, find_device("H200"), "f16"))
+    with pytest.raises(LaunchError, match=r"B's extent 1 is 8, need ceil_div\(k, 32\) = 4"):
+        kernel(A=activations(128), C=np.empty((3, 40), np.float16), **{**narrow._arrays, "B": wide._arrays["B"]})
 
 
 def test_activations_that_do_not_go_with_a_weight_are_refused() -> None:
