@@ -89,6 +89,26 @@ __device__ __forceinline__ unsigned small_nibbles_to_bf16(unsigned word, unsigne
                           : multiply_add_bf16(bytes & 0x00f000f0u, 0x7d007d00u, offset);
 }
 
+// The high nibbles of the bytes of two halves, put into the floats `magic`.
+__device__ __forceinline__ unsigned place_high_nibbles(unsigned word, unsigned magic)
+{
+    unsigned result;
+    asm("lop3.b32 %0, %1, 0x00f000f0, %2, 0xea;" : "=r"(result) : "r"(word), "r"(magic));
+    return result;
+}
+
+// Two neighbours along k of eight weights of 4 bits, less their zero point: kPart 2 s + r of a word. Of two nibbles in a
+// byte, neither has to be shifted: 1024 plus a high one is 16 times 64 plus its code. `offset`: twice 1024 + zero.
+template <int kPart>
+__device__ __forceinline__ unsigned spread_nibbles_to_f16(unsigned word, unsigned offset)
+{
+    const unsigned bytes = kPart < 2 ? word : word >> 8;
+    if constexpr (kPart % 2 == 0)
+        return subtract_f16(place_nibbles(bytes, 0x64006400u), offset);
+    const unsigned high_offset = (offset & 0x001f001fu) << 4 | 0xd400d400u;  // twice -(64 + zero)
+    return multiply_add_f16(place_high_nibbles(bytes, 0x64006400u), 0x2c002c00u, high_offset);
+}
+
 // Two neighbours along k of four weights of 8 bits, less their zero point: kPart r of a word.
 template <int kPart>
 __device__ __forceinline__ unsigned bytes_to_f16(unsigned word, unsigned offset)

@@ -27,6 +27,11 @@ PROMOTED_K = 128
 """Values of k after which sums of 8-bit floats leave the tensor core."""
 CODE_BITS = {"e2m1": 4, "e4m3": 8}
 """Bits of weights that are floats."""
+SMALL_UNITS = {"f16": 2.0**-9, "bf16": 2.0**-6}
+"""Values of the weight 1 in registers, by the type of activations, where nibbles become small numbers."""
+NEGATIVE_UNITS = {"f16": "0x98009800u", "bf16": "0xbc80bc80u"}
+NEGATIVE_EIGHTS = {"f16": "0xa400a400u", "bf16": "0xbe00be00u"}
+"""Bits of two numbers, -1 and -8 in these units."""
 MAX_INTEGER_K = 2**20 - 1
 """The largest k of one sum in int32 of products of 8-bit integers and differences of two codes of 4 bits, at most 16."""
 STORED = "two neighbours at a time, from sums in shared memory"
@@ -162,8 +167,15 @@ class Codes:
         return "quads" if self.by_bytes else "pairs"
 
     @property
+    def small(self) -> bool:
+        """True if nibbles become small numbers, without a shift."""
+        return False
+
+    @property
     def unit_of_codes(self) -> float:
         """Value in registers of the weight 1 without its scale: a code's bits may be those of a small number, as of an e4m3."""
+        if self.small:
+            return SMALL_UNITS[self.type_a]
         return 1.0 if self.type_a not in BYTE_FLOATS else 2.0**-6 if self.floats else 2.0**-9
 
     @property
@@ -174,7 +186,7 @@ class Codes:
     @property
     def nibbles(self) -> str:
         """Name of the device function that makes numbers of nibbles, without their type."""
-        return "nibbles"
+        return "small_nibbles" if self.small else "nibbles"
 
     @property
     def product_type(self) -> str:
@@ -227,10 +239,12 @@ class Codes:
     @property
     def no_zero(self) -> str:
         """The offset where there are no zero points."""
-        return self._offset(f"{self.code_of_zero}.0f")
+        return NEGATIVE_EIGHTS[self.type_a] if self.small else self._offset(f"{self.code_of_zero}.0f")
 
     def offset_of(self, zero: str) -> str:
         """The offset for a zero point as it lies in memory."""
+        if self.small:
+            return f"multiply_{self.type_a}({zero} * 0x10001u, {NEGATIVE_UNITS[self.type_a]})"
         return self._offset(self.number(zero))
 
     def number(self, loaded: str) -> str:

@@ -23,11 +23,6 @@ PARTS = (32, 16, 8)
 NUMBER_BYTES = 2
 """Bytes of a scale or a zero point."""
 BARRIER_BYTES = 8
-SMALL_UNITS = {"f16": 2.0**-9, "bf16": 2.0**-6}
-"""Values of the weight 1 in registers, by the type of activations: nibbles become numbers without a shift if they are small."""
-NEGATIVE_UNITS = {"f16": "0x98009800u", "bf16": "0xbc80bc80u"}
-NEGATIVE_EIGHTS = {"f16": "0xa400a400u", "bf16": "0xbe00be00u"}
-"""Bits of two numbers, -1 and -8 in these units."""
 OTHER_REGISTERS = 64
 """Registers of a thread beside sums and words; an estimate."""
 
@@ -56,25 +51,8 @@ class StreamLoop(Codes):
 
     @property
     def small(self) -> bool:
-        """True if weights in registers are integers times ``unit_of_codes``."""
+        """True if nibbles become small numbers, without a shift."""
         return self.bits == 4 and not self.floats
-
-    @property
-    def nibbles(self) -> str:
-        return "small_nibbles"
-
-    @property
-    def unit_of_codes(self) -> float:
-        return SMALL_UNITS[self.type_a] if self.small else super().unit_of_codes
-
-    @property
-    def no_zero(self) -> str:
-        return NEGATIVE_EIGHTS[self.type_a] if self.small else super().no_zero
-
-    def offset_of(self, zero: str) -> str:
-        if not self.small:
-            return super().offset_of(zero)
-        return f"multiply_{self.type_a}({zero} * 0x10001u, {NEGATIVE_UNITS[self.type_a]})"
 
     @property
     def panel(self) -> int:

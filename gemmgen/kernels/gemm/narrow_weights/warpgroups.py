@@ -70,6 +70,15 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     a_in_registers: bool = True
 
     @property
+    def small(self) -> bool:
+        """True if nibbles become small numbers, without a shift. Scaled, these would be too small for float16."""
+        return self.bits == 4 and not self.floats and not (self.scales_weights and self.type_a == "f16")
+
+    @property
+    def nibbles(self) -> str:
+        return "small_nibbles" if self.small else "spread_nibbles"
+
+    @property
     def panel(self) -> int:
         return PANEL
 
