@@ -112,10 +112,8 @@ def likely(form: Form, n: int, k: int) -> bool:
     return DEVICE.sm_count // 3 <= blocks <= 4 * DEVICE.sm_count
 
 
-def measure(rows: Sequence[int], widths: Sequence[int], end: float) -> Iterator[dict[str, Any]]:
+def measure(rows: Sequence[int], widths: Sequence[int], end: float, jobs: int | None = None) -> Iterator[dict[str, Any]]:
     """Microseconds of forms, a record for each product."""
-    import torch
-
     wanted = [
         (form, bits, architecture)
         for bits in widths
@@ -124,8 +122,12 @@ def measure(rows: Sequence[int], widths: Sequence[int], end: float) -> Iterator[
         for form in forms_of(m, numbers_of(bits), architecture)
         if any(likely(form, *layer) for layer in LAYERS)
     ]
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(jobs) as pool:
         ready = {one for one, fine in zip(wanted, pool.map(made, *zip(*wanted, strict=True), chunksize=2), strict=True) if fine}
+    if time.monotonic() > end:
+        return
+    import torch
+
     kernels: dict[tuple[Form, int, Architecture], Kernel] = {}
     for (n, k), bits in ((layer, bits) for layer in LAYERS for bits in widths):
         weights = [dict(random_weight(n, k, bits)._arrays) for _ in range(sets_of(n * k * bits // 8))]
@@ -238,6 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="times forms of kernels for narrow weights")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows of activations")
     parser.add_argument("--bits", type=int, nargs="+", default=WIDTHS, help="bits of weights")
+    parser.add_argument("--jobs", type=int, help="processes that compile")
     parser.add_argument("--seconds", type=float, default=600.0, help="no product is begun after this time")
     parser.add_argument("--out", type=Path, help="file of records, a line for each product")
     parser.add_argument("--fit", type=Path, nargs="+", help="files of records")
@@ -247,7 +250,7 @@ def main() -> None:
         report_fit(given.fit, given.write)
         return
     with open(given.out, "w", encoding="utf-8") as file:
-        for one in measure(given.rows, given.bits, time.monotonic() + given.seconds):
+        for one in measure(given.rows, given.bits, time.monotonic() + given.seconds, given.jobs):
             file.write(json.dumps(one) + "\n")
             file.flush()
             print(*(one[name] for name in ("m", "n", "k", "bits", "chosen")), *one["times"][:2], flush=True)

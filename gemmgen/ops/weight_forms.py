@@ -157,12 +157,13 @@ def suited(form: Form, n: int, k: int, sms: int) -> bool:
 
 def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
     """Forms of warpgroups, for one tile of up to 64 rows."""
-    for columns, slices, blocks, stages in combinations((64, 128, 192, 256), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6)):
-        groups = columns // 64
-        form = Form("warpgroups", (rows, columns, STEP_K), (rows, 16), stages, 1, slices, blocks)
-        fits = columns // 16 % slices == 0 and (blocks == 1 or groups <= 2) and groups <= 4
+    for columns, slices, blocks, stages, own in combinations((64, 128, 192, 256), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6), (16, 32)):
+        groups = columns // (4 * own)
+        form = Form("warpgroups", (rows, columns, STEP_K), (rows, own), stages, 1, slices, blocks)
+        fits = columns % (4 * own) == 0 and columns // own % slices == 0 and (blocks == 1 or groups <= 2) and groups <= 4
         # Threads of four groups have too few registers for the sums of a group beside those of all.
         fits &= groups < 4 or rows <= 32 or not (numbers.floats and numbers.group)
+        fits &= own == 16 or (blocks == 1 and numbers.bits == 4)
         if fits and shared_bytes(form, numbers) <= room(architecture, blocks):
             yield form
 
@@ -220,13 +221,14 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
     traits_of_form += [log2(chunks), float(form.chunks == 1), float(form.late), form.late * log2(steps)]
     for value in (in_flight, steps, panels, form.k_warps, form.slices, fullest, form.stages):
         traits_of_form += [log2(value), log2(value) ** 2]
+    traits_of_form.append(float(form.method == "warpgroups" and form.warp[1] > 16))
     few = rows <= 8 if form.method == "streams" else rows <= 32
     return [*traits_of_form, *(value * (not few) for value in traits_of_form), *(value * (numbers.bits > 4) for value in traits_of_form)]
 
 
 def label(form: Form) -> str:
     """The key of a form in ``weight_costs.json``: all its numbers except the rows."""
-    kind = f",{form.chunks}{'L' if form.late else ''}" if form.method == "streams" else ""
+    kind = f",{form.chunks}{'L' if form.late else ''}" if form.method == "streams" else f",{form.warp[1]}" if form.warp[1] > 16 else ""
     return f"{form.tile[1]}x{form.tile[2]},{form.k_warps},{form.slices},{form.stages},{form.blocks_per_sm}{kind}"
 
 

@@ -336,8 +336,6 @@ class NarrowWeightsMainloop(SpecModel):
     this one has asked for all of its weights."""
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True), LATER] = 0
     """With warpgroups: blocks of the grid, which take tiles in turn. 0: one block for each tile."""
-    sharers: Annotated[Literal[1, 2, 4], LATER] = 1
-    """With warpgroups: blocks of a cluster side by side along n, each of which copies a part of the rows of A to all of them."""
     tile: MmaTile
     stages: Annotated[int, Field(ge=2, le=16, strict=True)] = 4
     """Tiles of A and of packed weights in shared memory at a time."""

@@ -237,8 +237,6 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
         changed(WARPGROUPS, {"scaled": "weights", "bits": 8}, storage={"a": "f16", "b": "u8", "c": "f32"}),
         changed(WARPGROUPS, {"tile": THREE, "bits": 8}, decomposition={"scheme": "split_k_cluster", "slices": 3}),
         changed(WARPGROUPS, {"scaled": "weights", "tile": WIDE, "persistent_blocks": 2}, **ALONE),
-        changed(WARPGROUPS, {"scaled": "weights", "tile": SIXTEEN, "sharers": 2}),
-        changed(WARPGROUPS, {"tile": SIXTEEN, "sharers": 2}, **ALONE),
         changed(
             WARPGROUPS,
             {"group": "column", "bits": 8},
@@ -347,9 +345,6 @@ def test_mistakes_are_found(right: str, wrong: str) -> None:
         (changed(WARPGROUPS, {"persistent_blocks": 132}), "mainloop.persistent_blocks"),
         (changed(STREAMS, {"scaled": "weights"}), "mainloop.scaled"),
         (changed(WARPGROUPS, {"scaled": "weights", "group": "column"}), "mainloop.scaled"),
-        (changed(WARPGROUPS, {"sharers": 2}), "mainloop.sharers"),
-        (changed(WARPGROUPS, {"sharers": 2, "persistent_blocks": 2, "tile": SIXTEEN}, **ALONE), "mainloop.persistent_blocks"),
-        (changed(STREAMS, {"sharers": 2}), "mainloop.sharers"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

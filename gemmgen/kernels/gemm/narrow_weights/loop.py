@@ -417,8 +417,6 @@ def common_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowW
     if mainloop.method != "warpgroups" and mainloop.persistent_blocks:
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 but for method: warpgroups")
-    if mainloop.method != "warpgroups" and mainloop.sharers > 1:
-        yield Reason("sharers", "mainloop.sharers", str(mainloop.sharers), "1 but for method: warpgroups")
     if spec.amax != "none" or spec.store != "direct":
         yield Reason("store", "store", f"{spec.store}, amax {spec.amax}", "store: direct and amax: none for narrow weights")
     if mainloop.group != "column" and spec.multiple_of.k % mainloop.group:

@@ -202,7 +202,7 @@ def _warpgroups(outline: Outline, mainloop: NarrowWeightsMainloop) -> RegisterPl
     loop = register_loop(outline, mainloop) if outline.readable else None
     epilogue = outline.epilogue()
     assert loop is not None
-    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_n=loop.sharers, cluster_k=loop.cluster_k)
+    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_k=loop.cluster_k)
     return RegisterPlan(
         **_common(outline, mainloop, loop, grid, epilogue, loop.maps(outline.matrices[0])),
         template="gemm/weight_warpgroups.cu.j2",
@@ -247,5 +247,4 @@ def name_parts(mainloop: NarrowWeightsMainloop) -> list[str]:
     weights = f"{kind}{mainloop.bits}{group}{'z' if mainloop.zeros else ''}{'s' if mainloop.scaled == 'weights' else ''}"
     warps = f"x{mainloop.k_warps}" if mainloop.k_warps > 1 else ""
     method = [] if mainloop.method == "tiles" else [mainloop.method]
-    shared = [f"a{mainloop.sharers}"] if mainloop.sharers > 1 else []
-    return [*method, f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}{warps}", f"s{mainloop.stages}", *shared, weights]
+    return [*method, f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}{warps}", f"s{mainloop.stages}", weights]

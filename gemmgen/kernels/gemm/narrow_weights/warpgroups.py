@@ -58,8 +58,6 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     k_warps: int
     """Groups of warps that have the same columns, and take the stages in turn."""
     cluster_k: int
-    sharers: int
-    """Blocks of a cluster side by side along n, each of which copies a part of the rows of A to all of them."""
     stages: int
     min_blocks_per_sm: int
     persistent_blocks: int
@@ -104,8 +102,8 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def takes_turns(self) -> bool:
-        """True if groups start their instructions in turns."""
-        return self.consumers > 1 and self.k_warps == 1 and not self.overlaps
+        """True if groups start their instructions in turns; short ones leave gaps that fragments fill by themselves."""
+        return self.consumers > 1 and not self.overlaps and self.tile_m > FEW_ROWS
 
     @property
     def threads(self) -> int:
@@ -231,7 +229,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def box_a(self) -> tuple[int, int]:
         """Elements along k and rows of a box of A."""
-        return BOX_ELEMENTS, self.tile_m // self.sharers
+        return BOX_ELEMENTS, self.tile_m
 
     def maps(self, a: Matrix) -> tuple[TensorMapArgument, TensorMapArgument]:
         """Tensor maps of A, and of the packed weights: words of a unit, units along k, panels."""
@@ -271,7 +269,6 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         blocks=tile.warp.n // WARP_COLUMNS,
         k_warps=mainloop.k_warps,
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
-        sharers=mainloop.sharers,
         scales_weights=mainloop.scaled == "weights",
         stages=mainloop.stages,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
@@ -303,13 +300,6 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
         yield Reason("min_blocks_per_sm", "mainloop.min_blocks_per_sm", str(mainloop.min_blocks_per_sm), need)
     if mainloop.k_warps > 1:
         yield Reason("k_warps", "mainloop.k_warps", str(mainloop.k_warps), "1 for warpgroups")
-    if block.m % (8 * mainloop.sharers):
-        yield Reason("sharers", "mainloop.sharers", f"{mainloop.sharers} and {block.m} rows", "8 rows or a multiple for each block")
-    if mainloop.persistent_blocks and mainloop.sharers > 1:
-        yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), "0 with blocks that share rows")
-    blocks = mainloop.sharers * (spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1)
-    if blocks > MAX_CLUSTER:
-        yield Reason("sharers", "mainloop.sharers", f"{blocks} blocks", f"at most {MAX_CLUSTER} in a cluster")
     if mainloop.persistent_blocks and spec.decomposition.scheme != "data_parallel":
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with clusters that divide k")
