@@ -237,6 +237,7 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
         changed(WARPGROUPS, {"scaled": "weights", "bits": 8}, storage={"a": "f16", "b": "u8", "c": "f32"}),
         changed(WARPGROUPS, {"tile": THREE, "bits": 8}, decomposition={"scheme": "split_k_cluster", "slices": 3}),
         changed(WARPGROUPS, {"scaled": "weights", "tile": WIDE, "persistent_blocks": 2}, **ALONE),
+        changed(WARPGROUPS, {"scaled": "weights"}, storage={"a": "f16", "b": "u8", "c": "f16"}),
         changed(
             WARPGROUPS,
             {"group": "column", "bits": 8},
@@ -254,8 +255,7 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
         "bytes-of-f16",
         "three-groups",
         "four-groups",
-        "shared-rows-of-slices",
-        "shared-rows",
+        "nibbles-of-f16",
         "16-bytes-at-a-time",
     ],
 )
