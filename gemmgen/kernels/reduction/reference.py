@@ -117,7 +117,7 @@ def _expected(plan: ReductionPlan, result: Tracked, shape: tuple[int, ...]) -> E
     value, bound = final.value, final.bound
     if final.kind in FLOATS:
         value = value.astype(np.float64)
-        bound = bound + np.where((bound > 0) & (value != final.value), np.abs(np.spacing(value)), 0.0)
+        bound = bound + np.where((bound > 0) & np.isfinite(value) & (value != final.value), np.abs(np.spacing(value)), 0.0)
     return Expected(value.reshape(shape), bound.reshape(shape), signed_zeros=final.kind in FLOATS)
 
 

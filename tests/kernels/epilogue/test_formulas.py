@@ -19,6 +19,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.epilogue.functions import philox
 from gemmgen.kernels.epilogue.numbers import Tracked, extremum
 from gemmgen.kernels.gemm.explain import explain
+from gemmgen.kernels.reduction.reference import _expected as reduction_expected
 from gemmgen.runtime.backends import BackendName, find_backend
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.runtime.native import NativeBackend
@@ -362,6 +363,13 @@ def test_an_infinity_without_a_known_sign_leaves_extrema_open() -> None:
     terms = Tracked(np.array([-np.inf, 2.0]), np.array([np.inf, 0.0]), "f32")
     value, bound = extremum("max", terms, (0,), np.array([1.0]))
     assert value == 2.0 and bound == np.inf
+
+
+def test_a_reduction_of_which_nothing_is_known_may_end_in_any_number() -> None:
+    plan = gemmgen.plan({**FAMILIES["reduction"], "epilogue": {"value": "sqrt(abs(acc)) * acc"}})
+    with np.errstate(invalid="ignore"):
+        expected = reduction_expected(plan, Tracked(np.array([np.nan, 1.5]), np.array([np.inf, 0.0]), "f32"), (2,))
+    assert expected.bound is not None and expected.bound.tolist() == [np.inf, 0.0]
 
 
 def test_sums_behind_other_contents_of_the_workspace() -> None:
