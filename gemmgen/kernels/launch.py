@@ -60,6 +60,8 @@ class ArrayArgument:
     meaning: str
     needed: str | None = None
     """For an inout array, the scalar that decides whether it is read at all (``beta`` for C); None: always."""
+    shares: str = ""
+    """Another array whose memory it may be: exactly, since each element is read before it is written. Empty: none."""
 
     @property
     def reads(self) -> bool:

@@ -26,6 +26,8 @@ class Matrix:
     """The dimension that says how many elements lie between the matrices of a batch; None: there is a single matrix."""
     count: str = "batch"
     """The dimension that says how many there are."""
+    shares: str = ""
+    """Another matrix whose memory it may be, as in ``ArrayArgument``."""
 
     @property
     def contiguous(self) -> str:
@@ -120,4 +122,5 @@ class Matrix:
             alignment=self.alignment * self.element_bytes,
             meaning=meaning,
             needed=needed,
+            shares=self.shares,
         )

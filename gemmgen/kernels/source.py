@@ -18,7 +18,7 @@ def parameter(argument: Argument) -> str:
     if not isinstance(argument, ArrayArgument):
         return f"{kind} {argument.name}"
     const = "const " if not argument.writes else ""
-    return f"{const}{kind}* __restrict__ {argument.name}"
+    return f"{const}{kind}* {'' if argument.shares else '__restrict__ '}{argument.name}"
 
 
 def parameters(arguments: Sequence[Argument]) -> str:

@@ -24,7 +24,7 @@ from gemmgen.ops.jax_arrays import check_given, finished, is_jax
 from gemmgen.ops.operators import operator_called
 from gemmgen.ops.tensor_signature import MAX_LIKENESSES, Likeness, likeness
 from gemmgen.ops.torch_memory import captured_memory, current_stream, kept_memory, templates
-from gemmgen.runtime.arrays.views import LEGACY_STREAM, ArrayView, Device, overlaps
+from gemmgen.runtime.arrays.views import LEGACY_STREAM, ArrayView, Device, is_same, overlaps
 from gemmgen.runtime.kernel import Kernel, stream_handle
 
 if TYPE_CHECKING:
@@ -517,12 +517,14 @@ class Operator:
         assert call.choice is not None
         option = call.choice.chosen
         arguments: dict[str, Any] = dict(option.fit.dimensions)
+        shared = {array.name for array in option.plan.sequence.arrays if array.shares}
         for name, (operand, layout) in option.fit.arrays.items():
             view = views[operand]
             assert view is not None
             if name == "offsets":
                 check_ends(self.name, bounds_of_ends(option), view)
-            if any(other is not None and self._is_in_place(operand, other, view) for other in map(views.get, self.results)):
+            results = map(views.get, self.results)
+            if name not in shared and any(other is not None and self._is_in_place(operand, other, view) for other in results):
                 view = view.host_copy()
             arguments[name] = ArrayView(
                 view.pointer, layout.shape, layout.strides, layout.type, view.device, view.read_only, view.producer_stream, view.owner
@@ -581,8 +583,7 @@ class Operator:
 
     def _is_in_place(self, operand: str, result: ArrayView, view: ArrayView) -> bool:
         """True if a result is an operand itself, and may be."""
-        same = result.pointer == view.pointer and (result.shape, result.strides, result.type) == (view.shape, view.strides, view.type)
-        return same and operand in self._in_place
+        return operand in self._in_place and is_same(result, view)
 
 
 _background = False

@@ -14,10 +14,10 @@ from gemmgen.core.text import printable
 from gemmgen.kernels.calls import integer, number
 from gemmgen.kernels.epilogue.activations import unknown_operation
 from gemmgen.kernels.epilogue.expression import nearest
-from gemmgen.kernels.epilogue.operations import Operation, Operations
+from gemmgen.kernels.epilogue.operations import Formula, Operation, Operations
 from gemmgen.kernels.epilogue.options import written_out
-from gemmgen.ops.arrays import is_truth, type_word
-from gemmgen.ops.engine import Operator
+from gemmgen.ops.arrays import is_truth, same_place, type_word
+from gemmgen.ops.engine import Operator, numpy_array
 
 
 @lru_cache(maxsize=1)
@@ -87,10 +87,40 @@ def given_operands(
 
 
 @lru_cache(maxsize=64)
-def operator_with(base: Operator, arrays: tuple[str, ...], written: tuple[str, ...], numbers: tuple[str, ...], required: int) -> Operator:
-    """An operator with further arrays and numbers, and an epilogue among its options."""
+def operator_with(
+    base: Operator,
+    arrays: tuple[str, ...],
+    written: tuple[str, ...],
+    numbers: tuple[str, ...],
+    required: int,
+    in_place: tuple[str, ...] = (),
+) -> Operator:
+    """An operator with further arrays and numbers, and an epilogue among its options; ``in_place``: operands that are the result."""
     options = (*base.options, "epilogue")
-    return Operator(base.name, (*base.operands, *arrays, *written), base.results, (*base.numbers, *numbers), options, written, required)
+    operands = (*base.operands, *arrays, *written)
+    return Operator(base.name, operands, base.results, (*base.numbers, *numbers), options, written, required, in_place)
+
+
+def in_place_of(
+    out: Any, operations: tuple[Operation, ...], given: Mapping[str, object], emulated: bool
+) -> tuple[tuple[Operation, ...], dict[str, object], tuple[str, ...]]:
+    """The operations of a call, which may read the array that it writes, ``out``; the operands that are ``given``; and the names of those
+    that are ``out``. Kernels for processors do not read what they write: they have copies of such operands."""
+    names = tuple(
+        operand.name
+        for one in operations
+        for operand in one.operands()
+        if operand.like_output and out is not None and same_place(given[operand.name], out)
+    )
+    if names and type(out) is numpy_array() and not emulated:
+        return operations, {**given, **dict.fromkeys(names, out.copy())}, ()
+    return tuple(_reading_result(one, names) if isinstance(one, Formula) else one for one in operations), dict(given), names
+
+
+def _reading_result(formula: Formula, names: tuple[str, ...]) -> Formula:
+    """A formula whose operands of these names may be the result's array."""
+    inputs = {word: one.model_copy(update={"in_place": True}) if word in names else one for word, one in formula.inputs.items()}
+    return formula.model_copy(update={"inputs": inputs}) if names else formula
 
 
 @lru_cache(maxsize=64)
@@ -113,9 +143,10 @@ def finished(
     and beta; ``choices``: the operation's other options. Raises ``LaunchError``."""
     operations = parsed(operation, epilogue)
     named = given_operands(operation, operations, given, (*factors, "alpha", "beta"))
+    operations, given, in_place = in_place_of(out, operations, given, choices.get("backend") == "emulator")
     alpha, beta = scalars
     options = {"scaled": alpha != 1, "accumulates": beta != 0} | dict(choices)
     every = (*factors.values(), *(given[name] for name in (*named.arrays, *named.written)), out)
     base = _product(operation, tuple(factors), tuple(options))
-    operator = operator_with(base, named.arrays, named.written, named.numbers, 2 if operation == "matmul" else 3)
+    operator = operator_with(base, named.arrays, named.written, named.numbers, 2 if operation == "matmul" else 3, in_place)
     return operator.call(every, (*options.values(), operations), (alpha, beta, *named.values), stream)[0]

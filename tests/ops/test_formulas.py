@@ -151,6 +151,30 @@ def test_groups_have_epilogues() -> None:
     np.testing.assert_array_equal(saved, product)
 
 
+@pytest.mark.parametrize("backend", ["auto", "emulator"])
+def test_an_operand_may_be_out(backend: Any) -> None:
+    formula = {"inputs": {"z": {"per": "element"}}, "outputs": {"C": "max(acc + 3 * z, 0)", "before": {"value": "z"}}}
+    out, before = np.arange(9 * 13, dtype=np.float32).reshape(9, 13) - 60, np.zeros((9, 13), np.float32)
+    earlier = out.copy()
+    assert ops.matmul(A, B, out=out, epilogue=formula, operands={"z": out, "before": before}, backend=backend) is out
+    np.testing.assert_array_equal(out, np.maximum(A @ B + 3 * earlier, 0))
+    np.testing.assert_array_equal(before, earlier)
+    whole = np.zeros((10, 13), np.float32)
+    with pytest.raises(LaunchError, match="C is written, but overlaps z"):
+        ops.matmul(A, B, out=whole[1:], epilogue=formula, operands={"z": whole[:9], "before": before}, backend=backend)
+
+
+def test_an_operand_of_other_operations_may_be_out() -> None:
+    formula = {"inputs": {"z": {"per": "element", "type": "f16"}}, "value": "acc - z"}
+    ends, matrices = np.array([3, 9], np.int32), np.stack([B, -B]).astype(np.float16)
+    out = np.ones((9, 13), np.float16)
+    ops.grouped_matmul(A.astype(np.float16), matrices, ends, out=out, epilogue=formula, operands={"z": out})
+    np.testing.assert_array_equal(out, np.concatenate([A[:3] @ B, A[3:] @ -B]) - 1)
+    x, w, y = (np.full((2, 4, 4, 8), value, np.float16).transpose(0, 3, 1, 2) for value in (1, 2, 3))
+    ops.conv2d(x, w[:, :, :1, :1].repeat(4, 0), out=y, epilogue=formula, operands={"z": y})
+    assert (y == 16 - 3).all()
+
+
 def test_sums_and_random_numbers() -> None:
     formula = {
         "inputs": {"seed": {"scalar": "s64"}},

@@ -58,6 +58,7 @@ class OutputChannels(OutputSpace):
     for each row or column, or an array that lies like y."""
 
     spec: Conv2dSpec
+    works_in_place = True
 
     @property
     def coordinates(self) -> Mapping[str, str]:
@@ -76,8 +77,10 @@ class OutputChannels(OutputSpace):
         stored: DataType = operand.stored or ("f32" if operand.per != "result" else self.spec.output.type)
         extents = {"memory": ("1",), "channel": ("k",), "row": PIXELS}.get(operand.per) or output_layout(self.spec)
         alignment = ELEMENTS[stored].bytes if operand.per in ("memory", "row") else _VECTOR_ALIGNMENT
+        if operand.in_place and stored != self.spec.output.type:
+            return f"in_place of {ELEMENTS[stored].word}", f"{ELEMENTS[self.spec.output.type].word}, the result's type"
         array = _packed(name, stored, "input", extents, alignment, operand.meaning)
-        return Access(operand, array, f"{name}_element", stored)
+        return Access(operand, replace(array, shares="y") if operand.in_place else array, f"{name}_element", stored)
 
     def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
         layout = output_layout(self.spec)

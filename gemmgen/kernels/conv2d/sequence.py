@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
@@ -11,6 +11,7 @@ from gemmgen.kernels.conv2d.epilogue import arguments_of, output_layout, packed_
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import constraints, dimensions, integer
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
+from gemmgen.kernels.epilogue.operations import argument_name
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.epilogue.sums import stores_of
 from gemmgen.kernels.launch import (
@@ -133,7 +134,9 @@ def _filter(order: FilterOrder) -> ArrayArgument:
 
 def output_array(spec: Conv2dSpec, name: str, role: ArrayRole, meaning: str) -> ArrayArgument:
     """An array like y."""
-    return packed(name, spec.output.type, role, output_layout(spec), f"{meaning} in {spec.output.layout.upper()}")
+    array = packed(name, spec.output.type, role, output_layout(spec), f"{meaning} in {spec.output.layout.upper()}")
+    in_place = [argument_name(operand.name) for operation in spec.epilogue for operand in operation.operands() if operand.in_place]
+    return replace(array, shares=in_place[0]) if name == "y" and in_place else array
 
 
 def alpha_array(spec: Conv2dSpec) -> list[Argument]:

@@ -517,6 +517,8 @@ def _epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[R
             reasons.append(Reason("elementwise", f"epilogue.{index}", got, need))
         others = [f"{one.name} of type {ELEMENTS[one.stored].word}" for one in step.accesses if one.stored not in _READ]
         others += [f"{one.name} of type {ELEMENTS[one.type].word}" for one in step.stores if one.type not in _STORED]
+        if any(access.operand.in_place for access in step.accesses):
+            reasons.append(Reason("elementwise", f"epilogue.{index}", "in_place", "an operand apart from C"))
         if others:
             reasons.append(Reason("elementwise", f"epilogue.{index}", others[0], "f32, f16, bf16, s8, u8, s32 or bool"))
     return steps

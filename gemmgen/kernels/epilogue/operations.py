@@ -58,6 +58,8 @@ class Operand:
     """True if it is an array of the output's shape with separate strides."""
     stored: DataType | None = None
     """The type that it is stored as, independent of the output's type; None: the family decides."""
+    in_place: bool = False
+    """True if callers may pass the result's array."""
 
 
 @dataclass(frozen=True)
@@ -444,6 +446,8 @@ class FormulaInput(SpecModel):
     """The type that it is stored as, independent of the output's type."""
     default: Finite | None = None
     """Value of a number where the caller gives none."""
+    in_place: bool = False
+    """True if callers may pass the result's array for it: each element is read before it is written."""
 
     @model_validator(mode="before")
     @classmethod
@@ -461,6 +465,8 @@ class FormulaInput(SpecModel):
             raise FormulaError(f"a number of type {self.type}", "need f32, s32 or s64; per: memory takes any type")
         if self.type == "s64" and self.per not in ("all", "memory"):
             raise FormulaError(f"values of type s64 per {self.per}", "need a number: scalar or pointer")
+        if self.in_place and self.per != "element":
+            raise FormulaError(f"in_place of an operand per {self.per}", "need per: element")
         if self.default is not None and self.per != "all":
             raise FormulaError(f"a default of an operand per {self.per}", "need per: all")
         return self
@@ -599,7 +605,15 @@ class Formula(Operation):
 
     def operands(self) -> tuple[Operand, ...]:
         return tuple(
-            Operand(word, "result" if one.per == "element" else one.per, _meaning(one.per), one.default, one.per == "element", one.type)
+            Operand(
+                word,
+                "result" if one.per == "element" else one.per,
+                _meaning(one.per),
+                one.default,
+                one.per == "element",
+                one.type,
+                one.in_place,
+            )
             for word, one in self.inputs.items()
         )
 

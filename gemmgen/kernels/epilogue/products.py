@@ -40,6 +40,7 @@ class MatrixSpace(OutputSpace):
     """True if the instance can keep the terms of sums in its workspace."""
     second: bool = False
     """True if the instance has a second product."""
+    works_in_place = True
 
     @property
     def second_product(self) -> str:
@@ -73,13 +74,16 @@ class MatrixSpace(OutputSpace):
         vector = ArrayArgument(name, vectors, "input", shape, strides, ELEMENTS[vectors].bytes, meaning)
         return Access(operand, vector, convert(f"{name}[{index}]", vectors, "s64" if vectors == "s64" else "f32"), vectors)
 
-    def _like_output(self, operand: Operand, name: str) -> Access:
+    def _like_output(self, operand: Operand, name: str) -> Access | Complaint:
         stored = operand.stored or self.output.type
+        if operand.in_place and stored != self.output.type:
+            return f"in_place of {ELEMENTS[stored].word}", f"{ELEMENTS[self.output.type].word}, the result's type"
+        shares = self.output.name if operand.in_place else ""
         if operand.stored is not None and (stored != self.output.type or not ELEMENTS[stored].is_float):
-            matrix = self._matrix(name, stored)
+            matrix = replace(self._matrix(name, stored), shares=shares)
             zero = ELEMENTS["f32"].literal(0)
             return Access(operand, matrix, f"(exists ? {convert(self._element(matrix), stored, 'f32')} : {zero})", stored, placed=True)
-        matrix = self._matrix(name, stored, self.output.alignment)
+        matrix = replace(self._matrix(name, stored, self.output.alignment), shares=shares)
         return Access(operand, matrix, matrix.variable, stored)
 
     def _matrix(self, name: str, stored: DataType, alignment: int = 1) -> Matrix:

@@ -7,7 +7,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
@@ -90,6 +90,9 @@ class Store:
 
 class OutputSpace:
     """The elements that a family's operations work on, and the places of their operands."""
+
+    works_in_place: ClassVar[bool] = False
+    """True if an operand may be the result's array."""
 
     @abstractmethod
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
@@ -418,7 +421,9 @@ def _accesses(
     names = {operand.name: operand.name if isinstance(operation, Formula) else numbered(operand.name, count) for operand in operands}
     accesses: list[Access] = []
     for operand in operands:
-        access = space.access(operand, names[operand.name], kind)
+        access: Access | Complaint = "in_place", "an operand apart: products and convolutions on GPUs may have the result's array for one"
+        if space.works_in_place or not operand.in_place:
+            access = space.access(operand, names[operand.name], kind)
         if isinstance(access, tuple):
             reasons.append(Reason("elementwise", where, f"{operation.op} {access[0]}", access[1]))
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
@@ -106,6 +106,8 @@ def gemm_problem(
     beta: ScalarArgument | ArrayArgument = ScalarArgument("beta", factor, "factor of C; with 0, C is not read", default=0.0)
     if spec.scalars == "products":
         alpha, beta = (factors_of_products(name, factor) for name in ("alpha", "beta"))
+    in_place = [matrix.name for step in epilogue for matrix in (*step.matrices, *step.placed) if matrix.shares]
+    layout_c = replace(layout_c, shares=in_place[0]) if in_place else layout_c
     return Problem(
         dimensions=tuple(dimensions),
         constraints=tuple(constraints),

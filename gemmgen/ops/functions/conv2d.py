@@ -172,15 +172,16 @@ def conv2d(
             raise LaunchError("conv2d: operands without epilogue, need the formula that reads them")
         result = OPERATOR.call((*given, out), options, numbers, stream)[0]
     else:
-        from gemmgen.ops.formulas import given_operands, operator_with, parsed
+        from gemmgen.ops.formulas import given_operands, in_place_of, operator_with, parsed
 
         operations = parsed("conv2d", hashable(epilogue))
         named = given_operands("conv2d", operations, operands or {}, (*OPERATOR.operands, *OPERATOR.numbers))
-        arrays: list[Any] = [(operands or {})[name] for name in (*named.arrays, *named.written)]
+        arrays: dict[str, Any] = {name: (operands or {})[name] for name in (*named.arrays, *named.written)}
         if last and same:
-            arrays = [_channels_last(array) for array in arrays]
-        operator = operator_with(OPERATOR, named.arrays, named.written, named.numbers, 1)
-        result = operator.call((*given, *arrays, out), (*options, operations), (*numbers, *named.values), stream)[0]
+            arrays = {name: _channels_last(array) for name, array in arrays.items()}
+        operations, arrays, in_place = in_place_of(out, operations, arrays, True)
+        operator = operator_with(OPERATOR, named.arrays, named.written, named.numbers, 1, in_place)
+        result = operator.call((*given, *arrays.values(), out), (*options, operations), (*numbers, *named.values), stream)[0]
     return axes_moved(result, (0, 3, 1, 2)) if last and same and stream is not ASKED else result
 
 

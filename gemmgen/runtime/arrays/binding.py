@@ -17,7 +17,7 @@ from gemmgen.core.elements import ELEMENTS, INTEGERS
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula, FormulaError
 from gemmgen.kernels.launch import ArrayArgument, LaunchSequence, ScalarArgument
-from gemmgen.runtime.arrays.views import ArrayView, Device, describe, overlaps, overlaps_itself
+from gemmgen.runtime.arrays.views import ArrayView, Device, describe, is_same, overlaps, overlaps_itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +306,8 @@ def memory_problems(
         for other_start, other_end, other in placed[index + 1 :]:
             if start < other_end and other_start < end and (argument.writes or other.writes):
                 written, second = (argument, other) if argument.writes else (other, argument)
+                if second.shares == written.name and is_same(views[argument.name], views[other.name]):
+                    continue
                 if overlaps(views[argument.name], views[other.name]):
                     problems.append(f"{written.name} is written, but overlaps {second.name} in memory")
     return problems

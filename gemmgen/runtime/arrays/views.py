@@ -184,6 +184,11 @@ def overlaps(first: ArrayView, second: ArrayView) -> bool:
         return True
 
 
+def is_same(first: ArrayView, second: ArrayView) -> bool:
+    """True if the two arrays have the same elements at the same addresses."""
+    return first.pointer == second.pointer and (first.shape, first.strides, first.type) == (second.shape, second.strides, second.type)
+
+
 def overlaps_itself(view: ArrayView) -> bool:
     """True if two elements may have the same address; exact for arrays whose dimensions are nested in one another."""
     inner = 1

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import gemmgen
+from gemmgen.core.elements import to_elements
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.epilogue.functions import philox
 from gemmgen.kernels.epilogue.numbers import Tracked, extremum
@@ -22,6 +23,7 @@ from gemmgen.kernels.gemm.explain import explain
 from gemmgen.kernels.reduction.reference import _expected as reduction_expected
 from gemmgen.runtime.backends import BackendName, find_backend
 from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.runtime.kernel import Kernel
 from gemmgen.runtime.native import NativeBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_host_plan, compile_plan
 from gemmgen.toolchain.nvrtc import compile_file
@@ -312,6 +314,67 @@ def test_blocks_of_many_tiles_read_operands_and_store_outputs_in_pairs() -> None
     plan = gemmgen.plan(fields)
     assert plan.loop.operand_boxes == 0 and plan.collects_pairs
     assert verified(fields) == []
+
+
+PING_PONG = {"strategy": "wgmma", "tile": {"m": 64, "n": 32, "k": 64}, "consumers": 2, "stages": 2, "schedule": "ping_pong"}
+SHARING: dict[str, dict[str, Any]] = {
+    **{name: {"kind": "gemm", **fields} for name, fields in STRATEGIES.items()},
+    "wgmma, ping-pong": {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": {**PING_PONG, "persistent_blocks": 2}},
+    "wgmma, in stages": {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": {**WARPGROUPS, "tile": {"m": 64, "n": 64, "k": 64}}},
+    "planes": {
+        "kind": "gemm", "architecture": "sm_80", "transpose": "nt", "mainloop": {**FRAGMENTS, "arithmetic": {"f32_by": "bf16x6"}},
+    },
+    **{name: FAMILIES[name] for name in ("batched", "grouped", "conv2d")},
+}  # fmt: skip
+EXTENTS = {"m": 70, "n": 56, "k": 64, "batch": 2, "groups": 2}
+IMAGES = {"n": 2, "h": 5, "w": 5, "p": 5, "q": 5, "c": 32, "c_blocks": 1, "k": 32, "groups": 1, "r": 1, "s": 1}
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_an_operand_may_be_the_array_of_the_result(name: str) -> None:
+    """The same bits as beside an array of its own, also where a kernel computes results again."""
+    fields = SHARING[name]
+    stored = fields["output"]["type"] if name == "conv2d" else fields.get("storage", {}).get("c", "f32")
+    formula = {
+        "inputs": {"z": {"per": "element", "type": stored, "in_place": True}},
+        "outputs": {"value": "acc + 2 * z", "further": {"value": "z - acc"}},
+    }
+    plan = gemmgen.plan({**fields, "epilogue": formula})
+    rng, extents, given = np.random.default_rng(3), IMAGES if name == "conv2d" else EXTENTS, {}
+    for array in plan.sequence.arrays:
+        shape = [extent.evaluate(extents) for extent in array.shape] if array.role != "workspace" else []
+        if array.name == "offsets":
+            given[array.name] = np.array([30, 70], np.int32)
+        elif shape and not array.name.endswith("_terms"):
+            values = to_elements(array.type, rng.integers(-3, 4, shape).astype(np.float32))
+            given[array.name] = values if array.strides[-1].text == "1" else np.moveaxis(np.moveaxis(values, -1, -2).copy(), -1, -2)
+    if name == "planes":
+        given["A"][3] *= np.float32(1e35)
+        given["A"][5, 1], given["B"][1, 7] = np.inf, np.nan
+    result = "y" if name == "conv2d" else "C"
+    kernel, own = Kernel(plan.sequence, compile_plan(plan)), given[result]
+    apart = {**given, result: np.zeros_like(own), "z_": own.copy(), "further": np.zeros_like(given["further"])}
+    with np.errstate(invalid="ignore"):
+        kernel(**apart)
+        kernel(**{**given, "z_": own})
+    np.testing.assert_array_equal(own, apart[result])
+    np.testing.assert_array_equal(given["further"], apart["further"])
+    with pytest.raises(GemmgenError, match="is written, but overlaps z_ in memory"):
+        kernel(**{**given, "z_": own[::-1]})
+
+
+def test_an_operand_in_place_has_the_type_of_the_result() -> None:
+    formula = {"inputs": {"z": {"per": "element", "type": "f16", "in_place": True}}, "value": "acc + z"}
+    with pytest.raises(GemmgenError, match="in_place of float16, need float32, the result's type"):
+        gemmgen.plan({"kind": "gemm", "mainloop": NAIVE, "epilogue": formula})
+    for kind in ("elementwise", "cpu_gemm", "reduction"):
+        formula["inputs"]["z"]["type"] = "f32"  # type: ignore[index]
+        with pytest.raises(GemmgenError, match="in_place, need an operand apart"):
+            gemmgen.plan({**FAMILIES[kind], FIELDS.get(kind, "epilogue"): formula})
+    with pytest.raises(GemmgenError, match="in_place of an operand per row, need per: element"):
+        gemmgen.plan(
+            {"kind": "gemm", "mainloop": NAIVE, "epilogue": {"inputs": {"z": {"per": "row", "in_place": True}}, "value": "acc + z"}}
+        )
 
 
 SUMS = {
