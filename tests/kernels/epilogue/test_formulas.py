@@ -320,7 +320,9 @@ PING_PONG = {"strategy": "wgmma", "tile": {"m": 64, "n": 32, "k": 64}, "consumer
 SHARING: dict[str, dict[str, Any]] = {
     **{name: {"kind": "gemm", **fields} for name, fields in STRATEGIES.items()},
     "wgmma, ping-pong": {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": {**PING_PONG, "persistent_blocks": 2}},
-    "wgmma, in stages": {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": {**WARPGROUPS, "tile": {"m": 64, "n": 64, "k": 64}}},
+    "wgmma, in stages": {
+        "kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": {**WARPGROUPS, "tile": {"m": 64, "n": 64, "k": 64}},
+    },
     "planes": {
         "kind": "gemm", "architecture": "sm_80", "transpose": "nt", "mainloop": {**FRAGMENTS, "arithmetic": {"f32_by": "bf16x6"}},
     },
