@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import reduce
 from keyword import iskeyword
@@ -454,6 +454,7 @@ class FormulaInput(SpecModel):
     def _written_out(cls, fields: object) -> Any:
         if not isinstance(fields, Mapping):
             return fields
+        require_fields(fields, ("per", "type", "default", "in_place", "scalar", "pointer"))
         for word, per in (("scalar", "all"), ("pointer", "memory")):
             if word in fields and not {"per", "type"} & set(fields):
                 return {"per": per, "type": fields[word]} | {key: value for key, value in fields.items() if key != word}
@@ -701,8 +702,19 @@ else:
 def operations_from(fields: object) -> Any:
     """The operations of a list, or of a whole epilogue that is a mapping: a formula, or one operation."""
     if isinstance(fields, Mapping):
+        if "op" not in fields:
+            require_fields(fields, ("inputs", "let", "outputs", "value"))
         return (known_fields(fields) if "op" in fields else {"op": "formula", **fields},)
+    if isinstance(fields, str):
+        raise FormulaError(repr(fields[:40]), "need a list of operations, or the fields of a formula: {value: relu(acc)} for example")
     return tuple(known_fields(one) for one in fields) if isinstance(fields, list) else fields
+
+
+def require_fields(fields: Mapping[Any, object], known: Sequence[str]) -> None:
+    """Raises ``FormulaError`` for a field of a mapping that is not among those that are ``known``."""
+    for word in fields:
+        if isinstance(word, str) and word not in known:
+            raise FormulaError(f"the unknown field {word[:40]!r}", f"need {', '.join(known[:-1])} or {known[-1]}{nearest(word, known)}")
 
 
 def known_fields(fields: object) -> Any:

@@ -636,6 +636,9 @@ def test_batches_have_matrices_of_their_own() -> None:
         ({"value": "silu(gat)", "inputs": {"gate": {"per": "row"}}}, r"unknown name 'gat' at character 6 of 'silu\(gat\)'.*'gate'"),
         ({"value": "sliu(acc)"}, r"unknown function 'sliu' at character 1.*'silu'|sliu.*silu"),
         ({"value": "acc + row"}, r"add of .*float32.*need one type|row"),
+        ({"output": {"C": "acc"}}, "got the unknown field 'output', need inputs, let, outputs or value; did you mean 'outputs'?"),
+        ({"value": "acc * x", "inputs": {"x": {"per": "row", "typ": "f16"}}}, "got the unknown field 'typ', need per, type, .*'type'?"),
+        ("relu(acc)", "got 'relu\\(acc\\)', need a list of operations, or the fields of a formula: {value: relu\\(acc\\)}"),
         ({"value": "acc % 2"}, r"mod of a value of type float32 at character 1 of 'acc % 2', need integers: row, column"),
         ({"value": "float32(row // column)"}, "floordiv by column at character 16 of .*, need a positive whole number"),
         ({"value": "float32(row % 0)"}, "mod by 0 at character"),
@@ -666,7 +669,7 @@ def test_batches_have_matrices_of_their_own() -> None:
         ({"value": "acc * 1e39"}, "the largest float32"),
     ],
 )
-def test_bad_formulas_end_in_one_message(formula: dict[str, Any], message: str) -> None:
+def test_bad_formulas_end_in_one_message(formula: Any, message: str) -> None:
     with pytest.raises(GemmgenError, match=message):
         gemmgen.plan({"kind": "gemm", "mainloop": NAIVE, "epilogue": formula})
 
