@@ -77,9 +77,14 @@ def handover(lifter: Lifter, ended: Collection[int]) -> Verdict:
 def stored_by_several(known: Knowledge, accesses: Sequence[Access]) -> list[str]:
     """Stores of partial results to places that another thread, block or iteration may store to as well."""
     stores = [access for access in accesses if access.kind == "store" and access.base is not None]
-    by_array = {store.base: [each for each in stores if each.base == store.base] for store in stores}
-    shared = [those[0] for name, those in by_array.items() if not stored_by_one(known, known.contract.arrays[name or ""], those)]
-    return [f"{place(store)}: another thread may store to a place of these partial results" for store in shared]
+    arrays = [known.contract.arrays[name] for name in dict.fromkeys(store.base for store in stores) if name is not None]
+    if not arrays:
+        return []
+    # Several arguments for the workspace point to its beginning; the one of the smallest elements stands for all of them.
+    flat = len(arrays) == 1 or all(len(array.shape) == 1 for array in arrays)
+    if flat and stored_by_one(known, min(arrays, key=lambda array: array.element_bytes), stores):
+        return []
+    return [f"{place(stores[0])}: another thread may store to a place of these partial results"]
 
 
 def begun_early(lifter: Lifter) -> list[str]:

@@ -902,7 +902,7 @@ def _in_one_iteration(known: Knowledge, store: Access) -> Access:
     if not first or store.address is None:
         return store
     path = tuple(condition if isinstance(condition, bool) else as_condition(z3.substitute(condition, *first)) for condition in store.path)
-    others = tuple(each for each in store.iterations if not any(each.eq(known_zero) for known_zero, _ in first))
+    others = tuple(each for each in store.iterations if not any(each.eq(alone) for alone, _ in first))
     address = replace(store.address, term=z3.substitute(store.address.z3, *first))
     return replace(store, address=address, path=path, iterations=others)
 

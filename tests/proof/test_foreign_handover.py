@@ -386,3 +386,54 @@ def test_sums_of_an_earlier_launch_are_stored(old: str, new: str, holds: bool) -
     )
     first, second = prove_sequence(sequence, compiled(SUMS.replace(old, new, 1) if old else SUMS, "sm_80"), 30.0)
     assert "initialised" in first.proved and ("initialised" in second.proved) == holds, second.properties
+
+
+PLANES = r"""
+extern "C" __global__ void kernel(const float* x, float* partial, float* others, int m, int n)
+{
+    const int row = blockIdx.y * 8 + threadIdx.y;
+    const int column = blockIdx.x * 32 + threadIdx.x;
+    if (row < m && column < n)
+        partial[((long long)blockIdx.z * m + row) * n + column] = x[column];
+}
+"""
+PLANE_MISTAKES: dict[str, tuple[str, str]] = {
+    "rows that overlap": ("* n + column", "* (n > 5000 ? n - 1 : n) + column"),
+    "planes that overlap": ("blockIdx.z * m + row", "blockIdx.z * (m > 5000 ? m - 1 : m) + row"),
+    "planes that are one": ("blockIdx.z * m", "(blockIdx.z & 1023) * m"),
+    "tiles that overlap": ("blockIdx.x * 32", "blockIdx.x * 31"),
+    "columns of two threads": ("+ column] =", "+ (column > 5000 ? column & ~1 : column)] ="),
+    "columns of two blocks": ("+ column] =", "+ column % 5000] ="),
+    "a store by all threads of a row": ("    if (row", "    if (row < m) partial[((long long)blockIdx.z * m + row) * n] = 0;\n    if (row"),
+    "a store by another argument": (
+        "    if (row",
+        "    if (row == 0 && column == 0 && blockIdx.z > 0)\n        others[0] = 0;\n    if (row",
+    ),
+}
+
+
+def planes() -> LaunchSequence:
+    grid = (Formula("ceil_div(n, 32)"), Formula("ceil_div(m, 8)"), Formula("slices"))
+    dimensions = (Dimension("m", "", 1, 1 << 19), Dimension("n", "", 1, 1 << 30), Dimension("slices", "", 1, 65535))
+    return LaunchSequence(
+        name="planes",
+        dimensions=dimensions,
+        arguments=(
+            array("x", "f32", "input", "n"),
+            array("partial", "f32", "workspace", "slices * m * n"),
+            array("others", "f32", "workspace", "slices * m * n"),
+            ScalarArgument("m", "s32", ""),
+            ScalarArgument("n", "s32", ""),
+        ),
+        launches=(KernelLaunch("kernel", grid, (32, 8, 1), ("x", "partial", "others", "m", "n")),),
+        workspace_bytes=Formula("4 * slices * m * n"),
+    )
+
+
+def test_partial_results_in_planes_are_stored_once() -> None:
+    assert "handover" in proved(PLANES, planes())
+
+
+@pytest.mark.parametrize("mistake", PLANE_MISTAKES)
+def test_partial_results_that_two_threads_store_are_not_proved(mistake: str) -> None:
+    assert "handover" not in proved(mutant(PLANES, PLANE_MISTAKES[mistake]), planes())
