@@ -18,7 +18,7 @@ _SOURCE = Path(__file__).with_name("residues.c")
 _OPTIONS = ("-O3", "-march=native", "-fPIC", "-shared")
 _FUNCTIONS = (
     *("read_words", "hide_codes", "ring", "multiply_add_rows", "matrix_products", "add_products", "reduce_words", "reduce_long"),
-    *("read_elements", "find_short", "find_long", "opaque"),
+    *("read_elements", "multiply_fragments", "find_short", "find_long", "opaque"),
 )
 OPERATIONS = {"add": 0, "sub": 1, "mul": 2, "fma": 3, "mad": 3, "neg": 4}
 """Numbers of the sums and products."""
@@ -31,6 +31,18 @@ class Codes(ctypes.Structure):
 
 
 NO_CODES = Codes(None, None, 0)
+
+
+class Elements(ctypes.Structure):
+    """`struct Elements` of residues.c."""
+
+    _fields_ = [
+        ("table", ctypes.c_void_p),
+        ("in_word", ctypes.c_int32),
+        ("bits", ctypes.c_int32),
+        ("inverse", ctypes.c_uint32),
+        ("last", ctypes.c_uint32),
+    ]
 
 
 @cache
@@ -48,6 +60,8 @@ def loops() -> native.Loops | None:
     opened.opaque.argtypes = (ctypes.c_uint64, short, short, place, place, word, place)
     opened.add_products.argtypes = (codes, place, place, short, short, word, place)
     opened.read_elements.argtypes = (place, word, ctypes.c_uint32, ctypes.c_uint32, place, short, place)
+    elements = ctypes.POINTER(Elements)
+    opened.multiply_fragments.argtypes = (codes, place, short, short, elements, short, word, place)
     opened.reduce_words.argtypes = opened.reduce_long.argtypes = (place, word, place)
     for find in (opened.find_short, opened.find_long):
         find.argtypes = (place, word, place, place, word, place)

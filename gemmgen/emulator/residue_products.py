@@ -14,7 +14,7 @@ _SCALES = {"tf32": 26, "bf16": 32, "f16": 32, "e4m3": 32, "e5m2": 32, "e2m1": 32
 _FP8 = ("e4m3", "e5m2")
 _SHORT = (*_FP8, "e2m1")
 """Types whose sums of products are exact in float32."""
-_IN_WORDS = {4: (*_FP8, "s8"), 2: ("f16", "bf16")}
+_IN_WORDS = {8: ("e2m1",), 4: (*_FP8, "s8"), 2: ("f16", "bf16")}
 """Types whose elements can be parts of words of so many."""
 _EXACT_DEPTH = 64
 _WGMMA_FP8 = 2
@@ -34,9 +34,12 @@ def multiply_add(
     """D = A B + C of stacks of codes: A [..., rows, depth], B [..., columns, depth], C and D [..., rows, columns] of 32-bit patterns."""
     if arithmetic.name == "tree":
         return _tree(a, b, types, c, negated, warpgroup)
+    return _plus(_products(a, b, types), c, negated, types[0] == "s8")
+
+
+def _plus(products: Array, c: Array, negated: bool, is_integer: bool) -> Array:
+    """The patterns of C plus or minus sums of products."""
     # Sums of integers are below the modulus, so that conversions to float32 read them as the residues that they are.
-    is_integer = types[0] == "s8"
-    products = _products(a, b, types)
     if residue_loops.loops() is not None and products.shape == c.shape:
         codes = residue_loops.NO_CODES if is_integer else residues.codes_in_loops()
         sums = residue_loops.added(codes, products, c, negated=negated, is_reduced=is_integer)
@@ -49,8 +52,28 @@ def multiply_add(
     return total
 
 
+def _scaled(factors: Array, scales: Array) -> Array:
+    """Residues of elements times those of their scales, of which each is for as many elements."""
+    blocks = factors.reshape(*scales.shape, -1).astype(np.uint64) * scales[..., None]
+    return residues.words(residues.canonical(blocks)).reshape(factors.shape)
+
+
+def elements_of(types: tuple[str, str]) -> residue_loops.Elements | None:
+    """The table of the residues of elements in the present run; None where elements stand for their codes."""
+    if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS[drawn.elements]):
+        return drawn.in_loops
+    if (kept := residues.interned.get()) is not None and {residues.CODE_BITS.get(each) for each in types} == {16}:
+        return kept.elements
+    long = residues.long_codes.get()
+    return long.elements if types[0] == "tf32" and long is not None else None
+
+
 def multiply_add_scaled(arithmetic: Arithmetic, a: Array, b: Array, types: tuple[str, str], c: Array, of_a: Array, of_b: Array) -> Array:
-    """D = (scale A) (B scale) + C: each block of k has codes of its scales, [..., rows or columns, blocks]."""
+    """D = (scale A) (B scale) + C: each block of k has codes of its scales, [..., rows or columns, blocks]; residues of its scales, where
+    elements are parts of words."""
+    if (drawn := whole_words.get()) is not None:
+        left, right = (_scaled(drawn.of_elements(each), scales) for each, scales in ((a, of_a), (b, of_b)))
+        return _plus(_of_residues(left, right), c, negated=False, is_integer=False)
     blocks = of_a.shape[-1]
     size = a.shape[-1] // blocks
     total = np.zeros(c.shape, np.uint64)
@@ -74,8 +97,7 @@ def _products(a: Array, b: Array, types: tuple[str, str]) -> Array:
     """Sums of products as uint64 below 2^31 + 5."""
     own = _residues_of(a, b, types)
     if own is not None:
-        products = residue_loops.matrix_products(*own)
-        return _long_products(*own) if products is None else products
+        return _of_residues(*own)
     # Codes of 8 bits have sums below 2^24, exact in float32; others below 2^53, exact in float64.
     dtype = np.float32 if types[0] in _SHORT else np.float64
     left, right = (_codes(matrix, type_name).astype(dtype) for matrix, type_name in ((a, types[0]), (b, types[1])))
@@ -96,6 +118,11 @@ def _residues_of(a: Array, b: Array, types: tuple[str, str]) -> tuple[Array, Arr
     if types[0] == "tf32" and (long := residues.long_codes.get()) is not None:
         return long.residues.take(a >> np.uint32(13)), long.residues.take(b >> np.uint32(13))
     return None
+
+
+def _of_residues(a: Array, b: Array) -> Array:
+    products = residue_loops.matrix_products(a, b)
+    return _long_products(a, b) if products is None else products
 
 
 def _long_products(a: Array, b: Array) -> Array:

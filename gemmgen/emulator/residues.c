@@ -147,6 +147,69 @@ void read_elements(const uint32_t *restrict words, int64_t count, uint32_t inver
   }
 }
 
+// A table of residues of elements: by the number of a word that holds several (residue_words.Words), or by the bits of each element.
+struct Elements {
+  const uint32_t *table;
+  int32_t in_word;  // elements of a word
+  int32_t bits;     // upper bits of an element that are an index; 0 where words have numbers
+  uint32_t inverse, last;
+};
+
+static inline void read_word(const struct Elements *of, uint32_t word, uint32_t *restrict out) {
+  if (!of->bits) {
+    const uint32_t number = word * of->inverse;
+    const uint32_t *own = of->table + (uint64_t)(number < of->last ? number : of->last) * of->in_word;
+    for (int32_t k = 0; k < of->in_word; ++k) out[k] = own[k];
+    return;
+  }
+  const int32_t width = 32 / of->in_word;
+  for (int32_t k = 0; k < of->in_word; ++k) out[k] = of->table[word << (32 - width * (k + 1)) >> (32 - of->bits)];
+}
+
+enum { WARP = 32, TILE = 8, QUAD = 4, MOST_DEPTH = 64 };
+
+// mma.sync of whole warps (instructions/multiply.py describes the fragments): D = A B + C. `registers`: those of A, B, C and D, of which
+// some of D may be null. `firsts`: the first lane of each warp; null for all.
+void multiply_fragments(struct Codes *codes, uint32_t *const *registers, int32_t tiles, int32_t along_k, const struct Elements *of,
+                        int32_t reduced, int64_t warps, const int64_t *restrict firsts) {
+  uint32_t *const *a = registers, *const *b = a + tiles * along_k, *const *c = b + along_k, *const *d = c + 2 * tiles;
+  const int32_t depth = along_k * QUAD * of->in_word;
+  for (int64_t warp = 0; warp < warps; ++warp) {
+    const int64_t lane = firsts ? firsts[warp] : WARP * warp;
+    uint32_t turned[MOST_DEPTH][TILE], row_of_a[MOST_DEPTH], of_word[TILE];
+    uint32_t results[2 * TILE * TILE];
+    for (int32_t k = 0; k < along_k * QUAD; ++k)
+      for (int32_t column = 0; column < TILE; ++column) {
+        read_word(of, b[k / QUAD][lane + QUAD * column + k % QUAD], of_word);
+        for (int32_t part = 0; part < of->in_word; ++part) turned[k * of->in_word + part][column] = of_word[part];
+      }
+    for (int32_t row = 0; row < TILE * tiles; ++row) {
+      const int64_t quad = lane + QUAD * (row % TILE);
+      for (int32_t k = 0; k < along_k * QUAD; ++k)
+        read_word(of, a[k / QUAD * tiles + row / TILE][quad + k % QUAD], row_of_a + k * of->in_word);
+      uint64_t low[TILE] = {0}, high[TILE] = {0};
+      for (int32_t k = 0; k < depth; k += 4)
+        for (int32_t column = 0; column < TILE; ++column) {
+          // Four products below 2^62.
+          uint64_t sum = (uint64_t)row_of_a[k] * turned[k][column] + (uint64_t)row_of_a[k + 1] * turned[k + 1][column];
+          sum += (uint64_t)row_of_a[k + 2] * turned[k + 2][column] + (uint64_t)row_of_a[k + 3] * turned[k + 3][column];
+          low[column] += sum & MODULUS;
+          high[column] += sum >> 31;
+        }
+      for (int32_t column = 0; column < TILE; ++column) {
+        const uint32_t before = c[row / TILE * 2 + column % 2][quad + column / 2];
+        const uint64_t sum = folded(low[column] + folded(high[column])) + meant(codes, before);
+        results[row * TILE + column] = written(codes, reduced ? canonical(sum) : folded(sum));
+      }
+    }
+    for (int32_t row = 0; row < TILE * tiles; ++row)
+      for (int32_t column = 0; column < TILE; ++column) {
+        uint32_t *target = d[row / TILE * 2 + column % 2];
+        if (target) target[lane + QUAD * (row % TILE) + column / 2] = results[row * TILE + column];
+      }
+  }
+}
+
 // Adds sums of products, or takes them away, and writes the patterns of the results.
 void add_products(struct Codes *codes, const uint64_t *restrict products, const uint32_t *restrict addends, int32_t negated, int32_t reduced,
                   int64_t count, uint32_t *restrict out) {

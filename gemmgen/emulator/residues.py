@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gemmgen.emulator import residue_loops
-from gemmgen.emulator.residue_loops import NO_CODES, Codes
+from gemmgen.emulator.residue_loops import NO_CODES, Codes, Elements
 from gemmgen.emulator.tensor_core import exact_product
 
 Array = np.ndarray[Any, Any]
@@ -112,6 +112,7 @@ class Interned:
         """Codes that have neither been given to a residue nor read."""
         self._free[self.codes[self.pool :]] = True
         self.in_loops = Codes(self.residues.ctypes.data, self._free.ctypes.data, 0)
+        self.elements = Elements(self.residues.ctypes.data, 2, 16, 0, 0)
         self._table = CodeTable(self.residues, len(self.codes))
         self._table.note(self.codes[: self.pool])
 
@@ -211,6 +212,7 @@ class LongCodes:
         self._drawn = 0
         self.residues = rng.integers(0, MODULUS, self.MOST + 1, dtype=np.uint32)
         self.residues[0] = 0
+        self.elements = Elements(self.residues.ctypes.data, 1, 19, 0, 0)
 
     def draw(self, shape: tuple[int, ...]) -> Array:
         """Words of elements that are different from all others."""

@@ -30,6 +30,7 @@ class _Sources:
         for inst in instructions_of(program):
             for name in written_by(inst):
                 self.writers.setdefault(name, []).append(inst)
+        self._by_data: dict[str, bool] = {}
 
     def behind(self, names: Iterable[str]) -> tuple[list[Instruction], list[Instruction]]:
         """Loads that these registers hold whole words of, and the instructions that compute what else they hold."""
@@ -42,9 +43,32 @@ class _Sources:
                 elif _moves_words(inst):
                     work += (new := set(source_registers(inst)) - seen)
                     seen |= new
+                elif (word := self.masked_word(inst)) is not None:
+                    work += (new := {word.name} - seen)
+                    seen |= new
                 else:
                     others.append(inst)
         return loads, others
+
+    def masked_word(self, inst: Instruction) -> Register | None:
+        """The operand of an `and` that data decide about, if they do not decide about the other one, a mask."""
+        if inst.opcode != "and" or inst.type != "b32":
+            return None
+        by_data = [operand for operand in inst.operands[1:] if isinstance(operand, Register) and self._has_data(operand.name)]
+        return by_data[0] if len(by_data) == 1 else None
+
+    def _has_data(self, name: str) -> bool:
+        """True if loads, or results of tensor cores and atomics, may decide about a register."""
+        if name not in self._by_data:
+            seen, work = {name}, [name]
+            self._by_data[name] = False
+            while work and not self._by_data[name]:
+                for inst in self.writers.get(work.pop(), ()):
+                    is_data = inst.opcode in (*_LOADS, *_PRODUCTS, "atom", "tex", "tld4", "suld") and not _is_of_parameters(inst)
+                    self._by_data[name] |= is_data
+                    work += (new := set(source_registers(inst)) - seen)
+                    seen |= new
+        return self._by_data[name]
 
     def loads_before(self, inst: Instruction) -> list[Instruction]:
         """The loads whose values reach an instruction through any others but products and arithmetic on floats, which read whole words."""
@@ -94,7 +118,7 @@ def _is_of_parameters(inst: Instruction) -> bool:
 def _factors(inst: Instruction) -> tuple[Operand, ...]:
     """The operands that hold elements to be multiplied; descriptors and addresses are traced as well, and lead to no loads of data."""
     if inst.opcode == "mma":
-        return inst.operands[1:3]
+        return (*inst.operands[1:3], *(inst.operands[4:7:2] if inst.has("block_scale") else ()))
     return tuple(operand for operand in inst.operands[1:2] if isinstance(operand, Vector)) if inst.opcode == "wgmma" else ()
 
 
@@ -107,11 +131,24 @@ def multiplies_on_tensor_cores(program: Program) -> bool:
 
 
 @of_program
+def masked_words(program: Program) -> dict[int, Register]:
+    """The words that `and` masks, by the identity of the instruction: where elements are parts of words, masks must leave whole bytes."""
+    sources = _Sources(program)
+    masked = ((id(inst), sources.masked_word(inst)) for inst in instructions_of(program) if inst.opcode == "and")
+    return {known: word for known, word in masked if word is not None}
+
+
+def _widens(inst: Instruction) -> bool:
+    """True for copies into tensor memory that give elements of less than 8 bits a byte each."""
+    return inst.modifiers[0] == "cp" and any("b6x16" in each or "b4x16" in each for each in inst.modifiers)
+
+
+@of_program
 def words_taken_apart(program: Program) -> str:
     """The first instruction that may take words of elements apart before a tensor core multiplies them; empty if there is none."""
     sources, added = _Sources(program), added_sums(program)
     for inst in instructions_of(program):
-        into_tensor_memory = inst.opcode == "tcgen05" and inst.modifiers[0] in ("st", "cp", "shift")
+        into_tensor_memory = inst.opcode == "tcgen05" and (inst.modifiers[0] in ("st", "shift") or _widens(inst))
         if inst.opcode == "wmma" or into_tensor_memory or (inst.opcode in _PRODUCTS and inst.has("sp")):
             return inst.text.strip()
         traced = [register.name for operand in _factors(inst) for register in registers_of(operand)]

@@ -42,7 +42,7 @@ from gemmgen.verification.observed import programs_of
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.staged import Stages, run_stages
 
-WANTED_BITS = 29
+WANTED_BITS = 28
 """Runs are repeated until a wrong kernel passes all of them with a probability below 2 to the minus this."""
 _SCALAR_LIMIT = 0x7F800000
 """Residues of scalars are odd, which no code is, and below: as float32 they are no NaN, whose bits a conversion could change."""
@@ -305,7 +305,18 @@ def _bits_of_random_residues(plan: KernelPlan, oracle: FieldOracle, case: Case) 
 
 def _names_in_words(plan: KernelPlan, oracle: FieldOracle) -> tuple[str, ...]:
     names: tuple[str, ...] = getattr(oracle, "in_words", lambda plan: ())(plan)
+    return (*names, *_scales_in_words(plan, oracle)) if names else ()
+
+
+def _scales_in_words(plan: KernelPlan, oracle: FieldOracle) -> tuple[str, ...]:
+    names: tuple[str, ...] = getattr(oracle, "scales_in_words", lambda plan: ())(plan)
     return names
+
+
+def _elements_in_word(plan: KernelPlan, oracle: FieldOracle) -> int:
+    """Elements of a factor that a word of 32 bits holds: bytes, or numbers of 4 bits."""
+    count: int = getattr(oracle, "elements_in_word", lambda plan: WORD_BYTES)(plan)
+    return count
 
 
 def _names_in_pairs(plan: KernelPlan, oracle: FieldOracle) -> tuple[str, ...]:
@@ -356,7 +367,7 @@ def _run(
     kept = way != "numbers" and any(array.type in _KEPT and array.type != "f32" for array in plan.sequence.arrays)
     token = residues.interned.set(residues.Interned(rng, elements, results) if kept else None)
     names = _names_in_words(plan, reference.oracle) if way == "words" else ()
-    drawn = Words(rng, _elements_of(plan, names, case) // WORD_BYTES) if names else None
+    drawn = Words(rng, _elements_of(plan, names, case) // WORD_BYTES, _elements_in_word(plan, reference.oracle)) if names else None
     prepared = _stages(plan, reference.oracle, case) if way == "words" else None
     if prepared is not None and prepared.elements_of_word > 1:
         drawn = Words(rng, prepared.elements // prepared.elements_of_word, prepared.elements_of_word)
@@ -539,12 +550,13 @@ class Reference:
     def _of_words(self, drawn: Words, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Residues of the arrays whose elements are parts of words."""
         words = {}
-        names = _names_in_words(self.plan, self.oracle)
+        names, scales = _names_in_words(self.plan, self.oracle), _scales_in_words(self.plan, self.oracle)
         for array in (array for array in self.plan.sequence.arrays if array.name in names):
             axis = word_axis(array, case)
             assert axis is not None
             along = np.ascontiguousarray(np.moveaxis(arrays[array.name].view(np.uint8), axis, -1))
-            words[array.name] = np.moveaxis(drawn.of_elements(along), -1, axis)
+            of_line = drawn.of_bytes if array.name in scales else drawn.of_elements
+            words[array.name] = np.moveaxis(of_line(along), -1, axis)
         return words
 
     def _of_plain_kernel(

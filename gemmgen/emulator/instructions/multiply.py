@@ -19,11 +19,13 @@ quad r, those of column n of B in lane thread-id of quad n.
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from gemmgen.emulator import residue_products, residues, tensor_core
+from gemmgen.emulator import residue_loops, residue_products, residue_words, residues, tensor_core
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
@@ -33,6 +35,7 @@ from gemmgen.emulator.instructions.sparse import Metadata
 from gemmgen.emulator.instructions.warp import uniform
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Operand, Vector
+from gemmgen.emulator.residue_loops import Elements
 
 _BYTES, _NIBBLES = ("s8", "u8"), ("s4", "u4")
 _FP8 = ("e4m3", "e5m2")
@@ -91,7 +94,9 @@ _KINDS = {
 
 def _elements(tiles: np.ndarray, type_name: str, packed: bool) -> Source:
     """Registers as tiles [..., 8, 4] of uint32 to their elements [..., 8, elements]: integers, or the bits of floats. `packed` floats have
-    4 bits, without space between them."""
+    4 bits, without space between them; where they are parts of words, bytes of two are given."""
+    if packed and residue_words.has_packed_words():
+        return tiles.view(np.uint8)
     if type_name not in _NIBBLES and not packed:
         elements = tiles.view(_DTYPES[type_name])
         # In a separate byte, a float of 4 bits has two unused bits on either side, one of 6 bits has them above.
@@ -133,6 +138,28 @@ class _Multiply:
             raise UnknownInstruction("the number of registers does not fit the shape", instruction=inst)
         self.d = [binder.target(inst, register, "b32") for register in d]
         self.scales = self._scales() if self.kind is not None and self.kind.scales else None
+        self.loops = self._loops()
+
+    def _loops(self) -> Callable[[Elements, Lanes | None], None] | None:
+        """The whole product in C, over the field of residues that elements have by a table; None where there is no such loop."""
+        library = residue_loops.loops()
+        plain = self.binder.arithmetic.name == "field" and self.sum_type in ("f32", "s32") and not self.sparse and self.scales is None
+        registers = [*self.a, *self.b, *self.c, *self.d]
+        if library is None or not plain or any(each is not None and each.strides != (each.itemsize,) for each in registers):
+            return None
+        places = (ctypes.c_void_p * len(registers))(*[None if each is None else each.ctypes.data for each in registers])
+        tiles, along_k = self.rows // _TILE, len(self.b)
+        is_reduced = self.sum_type == "s32"
+
+        def compute(elements: Elements, lanes: Lanes | None) -> None:
+            codes = residue_loops.NO_CODES if is_reduced else residues.codes_in_loops()
+            firsts = None if lanes is None else np.ascontiguousarray(lanes[::WARP], np.int64)
+            warps = self.binder.geometry.lanes // WARP if firsts is None else len(firsts)
+            pointer = None if firsts is None else firsts.ctypes.data
+            library.multiply_fragments(codes, places, tiles, along_k, elements, is_reduced, warps, pointer)
+            residues.settle()
+
+        return compute
 
     def _metadata(self) -> tuple[Metadata, Source]:
         """The metadata of a sparse A."""
@@ -178,6 +205,9 @@ class _Multiply:
         """Executes the instruction for the warps of these lanes (None: all)."""
         if lanes is not None:
             whole_warps(self.inst, self.binder, lanes)
+        if self.loops is not None and (elements := residue_products.elements_of((self.a_type, self.b_type))) is not None:
+            self.loops(elements, lanes)
+            return
         a = self._operand(self.a, self.rows // _TILE, self.a_type, lanes)
         b = self._operand(self.b, 1, self.b_type, lanes)
         words = np.concatenate(self.c if lanes is None else [register[lanes] for register in self.c])
@@ -270,7 +300,7 @@ class _ScaleFactors:
         byte = self._id(self.byte, range(0, 4, self.count), "byte-id", lanes)
         thread = self._id(self.thread, range(_QUAD // lanes_a_row), "thread-id", lanes)
         words = self.source if lanes is None else self.source[lanes]
-        quads = np.ascontiguousarray(words).view(np.uint8).reshape(-1, WARP // _QUAD, _QUAD, 4)
+        quads = residue_words.scales(np.ascontiguousarray(words).view(np.uint8)).reshape(-1, WARP // _QUAD, _QUAD, 4)
         chosen = quads[:, :, thread * lanes_a_row : (thread + 1) * lanes_a_row, byte : byte + self.count]
         return np.ascontiguousarray(chosen.transpose(0, 2, 1, 3)).reshape(-1, self.rows, self.count)
 

@@ -16,14 +16,14 @@ from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.data_flow import tests_infinity
 from gemmgen.emulator.errors import NoFieldMeaning
 from gemmgen.emulator.geometry import Lanes
-from gemmgen.emulator.instructions.bits import constant_permutation, prmt, shift
+from gemmgen.emulator.instructions.bits import constant_permutation, logic, prmt, shift
 from gemmgen.emulator.instructions.integer import add_sub
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.ptx.syntax import Instruction, Negated, Pair
 from gemmgen.emulator.residue_words import whole_words
-from gemmgen.emulator.whole_words import added_sums
+from gemmgen.emulator.whole_words import added_sums, masked_words
 
 _FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2")
 _PAIRS_OF_BYTES = ("e4m3x2", "e5m2x2")
@@ -182,6 +182,23 @@ def add_integers(inst: Instruction, binder: Binder) -> Operation:
         return _words(a.astype(np.uint64) + b)
 
     return binder.gathered([target], compute, _sources(inst, binder))
+
+
+@instruction("and", when=lambda inst: inst.type == "b32", table="field")
+def mask(inst: Instruction, binder: Binder) -> Operation:
+    """Zeros in place of bits; of bytes as wholes, where elements are parts of words."""
+    word = masked_words(binder.program).get(id(inst))
+    if word is None:
+        return logic(inst, binder)
+    first = word == inst.operands[1]
+
+    def compute(a: Source, b: Source) -> Source:
+        if (drawn := whole_words.get()) is not None:
+            drawn.require_bytes(*((a, b) if first else (b, a)))
+        return a & b
+
+    target = binder.target(inst, inst.operands[0], inst.type)
+    return binder.gathered([target], compute, [binder.source(inst, operand, inst.type) for operand in inst.operands[1:]])
 
 
 @instruction("prmt", table="field")

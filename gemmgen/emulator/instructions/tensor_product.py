@@ -33,7 +33,7 @@ from gemmgen.emulator.instructions.tensor_memory import SharedOperand, failing
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Negated, Operand, Vector
-from gemmgen.emulator.residue_words import require_whole
+from gemmgen.emulator.residue_words import has_packed_words, require_whole, scales
 from gemmgen.emulator.transfers import AsyncAccess
 
 _ROW_BYTES, _DEEP_ROW_BYTES = 32, 48
@@ -401,6 +401,8 @@ class _Product:
     def _elements(self, data: np.ndarray, element: str) -> np.ndarray:
         """Elements [rows, elements] of chunks [rows, chunks, 16 bytes]. Narrow ones lie 16 to a chunk, or two a byte at a depth of 64."""
         rows = len(data)
+        if self.kind.depth == 64 and has_packed_words():
+            return data.reshape(rows, -1)
         if self.kind.depth == 64:
             packed = np.repeat(data.reshape(rows, -1), 2, axis=1)
             packed[:, 1::2] >>= 4
@@ -458,14 +460,15 @@ class _Product:
     def _load_scales(self, cells: Cells, rows: int, number: int, form: Form, who: Lanes) -> np.ndarray:
         """The codes of the scales of some rows, from the byte ``number`` of each word on."""
         used = np.zeros((LANES, cells.columns[1] - cells.columns[0]), np.bool_)
-        row, scales = np.arange(rows), self._scales_of_row(form)
-        word = np.arange(-(-(number + scales) // _WORD_SCALES))
+        row, count = np.arange(rows), self._scales_of_row(form)
+        word = np.arange(-(-(number + count) // _WORD_SCALES))
         columns = row[:, None] // QUARTER + word * _columns_of_scales(rows)
         for quarter in range(0, LANES, QUARTER):
             used[row[:, None] % QUARTER + quarter, columns] = True
         self.memory.check_written(self.inst, who, cells, used)
         words = self.memory.data[cells.index][row[:, None] % QUARTER, columns]
-        return np.ascontiguousarray(words).view(np.uint8).reshape(rows, -1)[:, number : number + scales]
+        codes = scales(np.ascontiguousarray(words).view(np.uint8).reshape(rows, -1))
+        return codes[:, number : number + count]
 
     # -- metadata of a sparse A ----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.emulator import residues
-from gemmgen.emulator.residue_words import WORD_BYTES
+from gemmgen.emulator.residue_words import MAX_CUT_WORDS, PACKED_ELEMENTS, WORD_BYTES, whole_words
 from gemmgen.kernels.epilogue.degree import degree_of_steps
 from gemmgen.kernels.family import Case, FieldPart
 from gemmgen.kernels.gemm.grouping import group_rows
@@ -66,8 +66,7 @@ def _several_tiles(plan: GemmPlan, whole: Case, padded: Case) -> Case | None:
     for m, n in ((rows, columns), *((each, columns) for each in (*fewer, few[0])), (rows, few[1])):
         for depth in depths:
             problem = _padded(plan, padded, (m, n, depth))
-            # Elements with scales stand for their codes, which any number of them may share.
-            if plan.scales or _elements(plan, problem) < residues.POISONED:
+            if _elements(plan, problem) < residues.POISONED and _words_of_scaled(plan, problem) < MAX_CUT_WORDS:
                 return problem
     return _padded(plan, padded, (rows, columns, depths[0])) if plan.least_depth else None
 
@@ -125,8 +124,15 @@ def _problems(plan: GemmPlan, case: Case) -> int:
 def _elements(plan: GemmPlan, case: Case) -> int:
     """Elements of 16 bits and less of a problem, but for those that count by words."""
     arrays = [array for array in plan.sequence.arrays if array.role != "workspace" and residues.CODE_BITS.get(array.type, 32) <= 16]
-    arrays = [array for array in arrays if array.name not in in_words(plan)]
+    arrays = [array for array in arrays if array.name not in (*in_words(plan), *scales_in_words(plan))]
     return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) * (array.reads + array.writes) for array in arrays)
+
+
+def _words_of_scaled(plan: GemmPlan, case: Case) -> int:
+    """Words of elements with scales and of their scales, of which kernels cut the last ones."""
+    names = (*in_words(plan), *scales_in_words(plan)) if plan.scales else ()
+    arrays = [array for array in plan.sequence.arrays if array.name in names]
+    return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) for array in arrays) // WORD_BYTES
 
 
 def _padded(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
@@ -211,7 +217,7 @@ def _factors(plan: GemmPlan, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[np
         lines["a"] = np.zeros((lines["a"].shape[0], lines["b"].shape[1]), arrays["A"].dtype)
         np.put_along_axis(lines["a"], places(plan.metadata_by_rows(arrays)), arrays["A"], axis=1)
     for name, values in lines.items():
-        if plan.packed_factors:
+        if plan.packed_factors and whole_words.get() is None:
             halves = np.stack([values & np.uint32(15), values >> np.uint32(4)], -1).reshape(*values.shape[:-1], -1)
             lines[name] = residues.of_codes(halves, "e2m1")
         lines[name] = residues.canonical(lines[name]).reshape(lines[name].shape)
@@ -251,10 +257,20 @@ def polynomial(
 
 
 def in_words(plan: GemmPlan) -> tuple[str, ...]:
-    """Matrices of elements of 8 bits of which each counts by itself."""
-    alone = not plan.packed_factors and not plan.scales and "metadata" not in {array.name for array in plan.sequence.arrays}
+    """Matrices of elements of 8 bits of which each counts by itself, or of pairs of 4 bits."""
+    alone = "metadata" not in {array.name for array in plan.sequence.arrays} and all(scale.tiled for scale in plan.scales)
     single = plan.matrix_a.element_bytes == plan.matrix_b.element_bytes == 1
     return ("A", "B") if alone and single and not isinstance(plan, SplitPrecisionPlan) else ()
+
+
+def scales_in_words(plan: GemmPlan) -> tuple[str, ...]:
+    """Scales of blocks, of which four along k lie in a word."""
+    return tuple(scale.name for scale in plan.scales)
+
+
+def elements_in_word(plan: GemmPlan) -> int:
+    """Elements of A and B in a word of 32 bits."""
+    return PACKED_ELEMENTS if plan.packed_factors else WORD_BYTES
 
 
 def unclaimed(plan: GemmPlan) -> tuple[str, ...]:
