@@ -2,8 +2,8 @@
 
 A code of 8 bits tells only 256 elements apart. Four elements that lie in one word of 32 bits, and that a program moves together from
 memory to a tensor core, have the word's 32 bits: each word that is drawn is the index of four different random residues. Two elements of
-16 bits likewise, where there are more than 65,534 of them, and eight of 4 bits. The claim holds for programs that never take such words apart
-(`gemmgen.emulator.whole_words`).
+16 bits likewise, where there are more than 65,534 of them, and eight of 4 bits. The claim holds for programs that never take such words
+apart (`gemmgen.emulator.whole_words`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol, cast
@@ -252,8 +252,8 @@ def miss_bits_of_kept_codes(plan: KernelPlan, oracle: FieldOracle, case: Case) -
 
 
 def miss_bits_of_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, case: Case) -> float:
-    """Bits of confidence of one run in which each four elements of 8 bits that lie in a word have the residues of the word: the degree over
-    the residues that are drawn from. 0 for instances that may take words apart, or use other types."""
+    """Bits of confidence of one run in which elements that lie in one word have the residues of the word: the degree over the residues that
+    are drawn from. 0 for instances that may take words apart, or use other types."""
     types = oracle.types(plan)
     names = tuple(types) or _names_in_words(plan, oracle)
     arrays = [array for array in plan.sequence.arrays if array.role != "workspace"]
@@ -281,7 +281,7 @@ def miss_bits_of_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, ca
             return 0.0
         if any(word_axis(array, case) is None for array in arrays if array.name in paired):
             return 0.0
-    return _bits_of_random_residues(plan, oracle, case)
+    return _bits_of_random_residues(plan, oracle, case, names)
 
 
 def miss_bits_of_prepared_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, stages: Stages) -> float:
@@ -295,9 +295,9 @@ def miss_bits_of_prepared_words(plan: KernelPlan, binary: Binary, oracle: FieldO
     return -math.log2(oracle.degree(plan) / (residues.MODULUS - (1 << 17))) if fits else 0.0
 
 
-def _bits_of_random_residues(plan: KernelPlan, oracle: FieldOracle, case: Case) -> float:
+def _bits_of_random_residues(plan: KernelPlan, oracle: FieldOracle, case: Case, in_words: Collection[str] = ()) -> float:
     """Bits of confidence of one run whose elements, but for those that share codes of 16 bits, are different random residues."""
-    drawn, pool = _kept_codes(plan, case)
+    drawn, pool = _kept_codes(plan, case, in_words)
     degree = oracle.degree(plan)
     chance = degree / (residues.MODULUS - (1 << 17)) + (0.0 if drawn <= pool else degree / max(pool, 1))
     return -math.log2(chance) if pool > degree else 0.0
@@ -325,21 +325,22 @@ def _names_in_pairs(plan: KernelPlan, oracle: FieldOracle) -> tuple[str, ...]:
 
 
 def word_axis(array: ArrayArgument, case: Case) -> int | None:
-    """The axis along which an array of bytes consists of whole words; None if there is none."""
+    """The axis along which an array of bytes, or of numbers of 16 bits, consists of whole words; None if there is none."""
     shape = [extent.evaluate(case.dimensions) for extent in array.shape]
     strides = [stride.evaluate(case.dimensions) for stride in array.strides]
     axes = [axis for axis, stride in enumerate(strides) if stride == 1]
     apart = [case.offsets.get(array.name, 0), *(stride for stride in strides if stride != 1)]
-    if len(axes) != 1 or shape[axes[0]] % WORD_BYTES or any(distance % WORD_BYTES for distance in apart):
+    size = ELEMENTS[array.type].bytes
+    if len(axes) != 1 or any(distance * size % WORD_BYTES for distance in (shape[axes[0]], *apart)):
         return None
     return axes[0]
 
 
-def _kept_codes(plan: KernelPlan, case: Case) -> tuple[int, int]:
-    """Elements of 16 bits that are drawn, and codes to draw them from."""
+def _kept_codes(plan: KernelPlan, case: Case, in_words: Collection[str] = ()) -> tuple[int, int]:
+    """Elements of 16 bits that are drawn, but for those that are parts of words, and codes to draw them from."""
     counts = {reads: 0 for reads in (True, False)}
     for array in plan.sequence.arrays:
-        if array.role != "workspace" and array.type in _KEPT and array.type != "f32":
+        if array.role != "workspace" and array.type in _KEPT and array.type != "f32" and array.name not in in_words:
             size = math.prod(extent.evaluate(case.dimensions) for extent in array.shape)
             counts[True] += size * array.reads
             counts[False] += size * array.writes
@@ -360,14 +361,14 @@ def _run(
 ) -> tuple[str, int, str]:
     """One run: the first wrong element, the number of elements compared, and why nothing can be claimed."""
     rng = np.random.default_rng([seed, case.seed])
-    elements, pool = _kept_codes(plan, case)
+    names = _names_in_words(plan, reference.oracle) if way == "words" else ()
+    elements, pool = _kept_codes(plan, case, names)
     most = residues.POISONED - 1
     # Instances also round sums of rows and columns beyond the result's, which they do not store.
     results = max(most - pool, min(_ROUNDED * (most - pool) + _ROUNDED_MORE, most - elements))
     kept = way != "numbers" and any(array.type in _KEPT and array.type != "f32" for array in plan.sequence.arrays)
     token = residues.interned.set(residues.Interned(rng, elements, results) if kept else None)
-    names = _names_in_words(plan, reference.oracle) if way == "words" else ()
-    drawn = Words(rng, _elements_of(plan, names, case) // WORD_BYTES, _elements_in_word(plan, reference.oracle)) if names else None
+    drawn = Words(rng, _bytes_of(plan, names, case) // WORD_BYTES, _elements_in_word(plan, reference.oracle)) if names else None
     prepared = _stages(plan, reference.oracle, case) if way == "words" else None
     if prepared is not None and prepared.elements_of_word > 1:
         drawn = Words(rng, prepared.elements // prepared.elements_of_word, prepared.elements_of_word)
@@ -390,6 +391,12 @@ def _elements_of(plan: KernelPlan, names: Sequence[str], case: Case) -> int:
     return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) for array in arrays)
 
 
+def _bytes_of(plan: KernelPlan, names: Sequence[str], case: Case) -> int:
+    return sum(
+        _elements_of(plan, (array.name,), case) * ELEMENTS[array.type].bytes for array in plan.sequence.arrays if array.name in names
+    )
+
+
 def _run_on(
     plan: KernelPlan,
     binary: Binary,
@@ -400,9 +407,10 @@ def _run_on(
 ) -> tuple[str, int, str]:
     """One run with the numbers of 16 bits that have been set up."""
     memory = {array.name: CaseMemory.of(array, case) for array in plan.sequence.arrays if array.role != "workspace"}
+    in_words = _names_in_words(plan, reference.oracle)
     for index, (name, piece) in enumerate(memory.items()):
         if piece.array.reads:
-            _fill(plan, case, reference.types.get(name, piece.array.type), piece, rng, case.generator(index))
+            _fill(plan, case, reference.types.get(name, piece.array.type), piece, rng, case.generator(index), in_words)
     if (derived := getattr(reference.oracle, "derived", None)) is not None:
         for name, values in derived(plan, case, {name: piece.view for name, piece in memory.items()}).items():
             memory[name].view[...] = values
@@ -450,7 +458,15 @@ def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads) -> str:
     return ""
 
 
-def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: np.random.Generator, own: np.random.Generator) -> None:
+def _fill(
+    plan: KernelPlan,
+    case: Case,
+    type_name: str,
+    piece: CaseMemory,
+    rng: np.random.Generator,
+    own: np.random.Generator,
+    in_words: Collection[str] = (),
+) -> None:
     """Random codes of an array's type; arrays of integers that are no factors get the family's values."""
     name, shape = piece.array.name, piece.view.shape
     if name == "amax":
@@ -461,11 +477,12 @@ def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: 
         piece.fill(rng.integers(0, residues.MODULUS, shape))
     elif type_name in ("s32", "u32"):
         piece.fill(rng.integers(-(1 << 20) if type_name == "s32" else 0, 1 << 20, shape))
-    elif (drawn := whole_words.get()) is not None and ELEMENTS[type_name].bytes == 1:
-        axis = word_axis(piece.array, case)
+    elif (drawn := whole_words.get()) is not None and name in in_words:
+        axis, word = word_axis(piece.array, case), _WORDS[ELEMENTS[type_name].bytes]
         assert axis is not None
         along = np.moveaxis(piece.view, axis, -1)
-        along.view(np.uint8)[...] = drawn.draw((*along.shape[:-1], along.shape[-1] // WORD_BYTES)).view(np.uint8)
+        words = along.shape[-1] * ELEMENTS[type_name].bytes // WORD_BYTES
+        along.view(word)[...] = drawn.draw((*along.shape[:-1], words)).view(word)
     elif (long := residues.long_codes.get()) is not None and type_name == "tf32":
         piece.view.view(np.uint32)[...] = long.draw(shape)
     elif (kept := residues.interned.get()) is not None:
@@ -554,7 +571,8 @@ class Reference:
         for array in (array for array in self.plan.sequence.arrays if array.name in names):
             axis = word_axis(array, case)
             assert axis is not None
-            along = np.ascontiguousarray(np.moveaxis(arrays[array.name].view(np.uint8), axis, -1))
+            values = arrays[array.name]
+            along = np.ascontiguousarray(np.moveaxis(values.view(_WORDS[values.itemsize]), axis, -1))
             of_line = drawn.of_bytes if array.name in scales else drawn.of_elements
             words[array.name] = np.moveaxis(of_line(along), -1, axis)
         return words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -43,88 +43,72 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: GemmPlan) -> list[Case]:
-    """One problem of two tiles in each direction, the last cut by a few lines, and of several steps, the last cut in half, with gaps of
-    different lengths between the rows of each matrix: equal leading dimensions would hide the error of using one for another. There are
-    fewer tiles or steps where the elements of small types would be more than codes of 16 bits; if not even two tiles fit, whole tiles and
-    cut ones are two problems."""
-    whole, padded = (next((case for case in cases(plan) if case.name == name), None) for name in _CASES)
-    if whole is None or padded is None:
-        return [case for case in (whole, padded) if case is not None]
-    several = _several_tiles(plan, whole, padded)
-    return [several] if several is not None else [_whole_tiles(plan, whole), _cut_tiles(plan, padded)]
+    """A problem of two tiles in each direction, the last cut by a few lines, and of several steps, the last cut in half, with gaps of
+    different lengths between the rows of each matrix: equal leading dimensions would hide the error of using one for another; and a small
+    one of whole tiles and steps, as some loops end in code of their own for the last step. There are fewer tiles or steps where the
+    elements of small types would be more than codes of 16 bits. Products by planes, which need many steps, and of vectors, which have no
+    such loops, run on one problem."""
+    named = _named_cases(plan)
+    if len(named) < len(_CASES):
+        return list(named.values())
+    by_words = (*in_words(plan), *scales_in_words(plan))
+    kinds = [_cut_problems(plan, by_words, *(named[name] for name in _CASES))]
+    if not (plan.least_depth or plan.spec.mainloop.strategy == "gemv"):
+        kinds.append(_whole_problems(plan, named[_CASES[0]]))
+    return [_first_that_fits(plan, problems, by_words) for problems in kinds]
 
 
-def _several_tiles(plan: GemmPlan, whole: Case, padded: Case) -> Case | None:
-    """Two tiles in at least one direction, the last cut; None if they do not fit."""
-    unit, step = _unit(plan), plan.step_k
+def _named_cases(plan: GemmPlan) -> dict[str, Case]:
+    """The ordinary cases that problems are made from."""
+    return {case.name: case for case in reversed(cases(plan)) if case.name in _CASES}
+
+
+def _first_that_fits(plan: GemmPlan, problems: Iterator[Case], by_words: tuple[str, ...]) -> Case:
+    """The first problem for whose elements there are codes, or the last."""
+    problem = next(problems)
+    while not _fits(plan, problem, by_words) and (smaller := next(problems, None)) is not None:
+        problem = smaller
+    return problem
+
+
+def _fits(plan: GemmPlan, problem: Case, by_words: tuple[str, ...]) -> bool:
+    """True if there are codes for all elements. Those of the matrices ``by_words`` count by words."""
+    return _elements(plan, problem, by_words) < residues.POISONED and _words_of_scaled(plan, problem) < MAX_CUT_WORDS
+
+
+def _cut_problems(plan: GemmPlan, by_words: tuple[str, ...], whole: Case, padded: Case) -> Iterator[Case]:
+    """Problems of several tiles, the last cut, the largest first."""
+    unit, step = _unit(plan, by_words), plan.step_k
     rows, columns = (max(2 * size - round_up(less, unit), size + unit) for size, less in ((plan.tile_m, 3), (plan.tile_n, 5)))
     depths = [round_up(whole.dimensions["k"] + less + step // 2 + 1, unit) for less in (0, -step)]
-    if not isinstance(plan.spec.decomposition, DataParallel) or plan.least_depth:
-        depths = depths[:1]
-    fewer = (round_up(plan.tile_m + 3 * plan.tile_m // 4, unit), round_up(plan.tile_m + plan.tile_m // 2 + 3, unit))
-    few = (plan.tile_m + round_up(3, unit), plan.tile_n + round_up(1, unit))
-    for m, n in ((rows, columns), *((each, columns) for each in (*fewer, few[0])), (rows, few[1])):
-        for depth in depths:
-            problem = _padded(plan, padded, (m, n, depth))
-            if _elements(plan, problem) < residues.POISONED and _words_of_scaled(plan, problem) < MAX_CUT_WORDS:
-                return problem
-    return _padded(plan, padded, (rows, columns, depths[0])) if plan.least_depth else None
+    sizes: list[tuple[int, int]] = [(rows, columns)]
+    if not plan.least_depth:
+        fewer = (plan.tile_m + 3 * plan.tile_m // 4, plan.tile_m + plan.tile_m // 2 + 3, plan.tile_m + 3)
+        few = (round_up(fewer[-1], unit), plan.tile_n + round_up(1, unit))
+        sizes += [*((round_up(each, unit), columns) for each in fewer), (rows, few[1]), few]
+    for m, n in sizes:
+        for depth in depths[: 1 if plan.least_depth or not isinstance(plan.spec.decomposition, DataParallel) else 2]:
+            yield _padded(plan, padded, (m, n, depth))
 
 
-def _unit(plan: GemmPlan) -> int:
-    """Rows are whole words, where elements of 8 bits may be parts of words."""
-    return WORD_BYTES if in_words(plan) else 2 if isinstance(plan, SplitPrecisionPlan) else 1
+def _whole_problems(plan: GemmPlan, case: Case) -> Iterator[Case]:
+    """Problems of whole tiles, two along the direction in which tiles follow one another."""
+    several = (2, 1) if plan.spec.order == "column_major" else (1, 2)
+    depth = 2 * plan.step_k if isinstance(plan.spec.decomposition, DataParallel) else case.dimensions["k"]
+    for rows, columns in (several, (1, 1)):
+        sizes = promised(plan, (rows * plan.tile_m, columns * plan.tile_n, depth))
+        yield replace(case, dimensions={**case.dimensions, **packed(plan, sizes, batch=_batch(plan, case))})
 
 
-def _whole_tiles(plan: GemmPlan, whole: Case) -> Case:
-    m, n, k = (whole.dimensions[name] for name in "mnk")
-    tiles, lengths = ((2, 2), (1, 2), (1, 1)), (k, 2 * plan.step_k, plan.step_k)
-    fewer = [(rows * plan.tile_m, columns * plan.tile_n, depth) for rows, columns in tiles for depth in lengths]
-    return _first_that_fits(plan, whole, [(m, n, k), *fewer], _whole)
+def _unit(plan: GemmPlan, by_words: tuple[str, ...]) -> int:
+    """Rows are whole words, where elements may be parts of words."""
+    return WORD_BYTES if by_words else 2 if isinstance(plan, SplitPrecisionPlan) else 1
 
 
-def _cut_tiles(plan: GemmPlan, padded: Case) -> Case:
-    k, step = padded.dimensions["k"], plan.step_k
-    rows, columns = plan.tile_m // 2 + 3, plan.tile_n // 4 + 1
-    depths = tuple(round_up(depth, _unit(plan)) for depth in ((k, step + step // 2 + 1) * _is_deep(plan) + (step + 1,)))
-    several = (plan.tile_m + rows, plan.tile_n + columns)
-    few = ((plan.tile_m + 3, plan.tile_n + 1), (plan.tile_m + 3, plan.tile_n // 2 + 1))
-    sizes = [(*several, depth) for depth in depths] + [(m, n, depth) for m, n in few for depth in depths]
-    return _first_that_fits(plan, padded, sizes, _padded)
-
-
-def _is_deep(plan: GemmPlan) -> bool:
-    """True for instances whose loops need three steps to come to all of their code."""
-    return plan.stages > 2 or bool(plan.least_depth) or not isinstance(plan.spec.decomposition, DataParallel)
-
-
-def _first_that_fits(
-    plan: GemmPlan, case: Case, wanted: list[tuple[int, int, int]], problem: Callable[[GemmPlan, Case, tuple[int, int, int]], Case]
-) -> Case:
-    """The first of these problems whose elements of at most 16 bits are no more than there are codes of 16 bits; the first of all if none
-    is so small. Where blocks divide k, all have the same depth, and where planes need one, all have the same size."""
-    if plan.least_depth:
-        wanted = wanted[:1]
-    elif not isinstance(plan.spec.decomposition, DataParallel):
-        wanted = [sizes for sizes in wanted if sizes[2] == wanted[0][2]]
-    problems = (problem(plan, case, sizes) for sizes in wanted)
-    fitting = next((each for each in problems if _elements(plan, each) < residues.POISONED), None)
-    return problem(plan, case, wanted[0]) if fitting is None else fitting
-
-
-def _whole(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
-    return replace(case, dimensions={**case.dimensions, **packed(plan, promised(plan, wanted), batch=_problems(plan, case))})
-
-
-def _problems(plan: GemmPlan, case: Case) -> int:
-    """Groups, or problems of a batch."""
-    return case.dimensions.get("groups" if plan.grouped else "batch", 1)
-
-
-def _elements(plan: GemmPlan, case: Case) -> int:
+def _elements(plan: GemmPlan, case: Case, by_words: tuple[str, ...]) -> int:
     """Elements of 16 bits and less of a problem, but for those that count by words."""
     arrays = [array for array in plan.sequence.arrays if array.role != "workspace" and residues.CODE_BITS.get(array.type, 32) <= 16]
-    arrays = [array for array in arrays if array.name not in (*in_words(plan), *scales_in_words(plan))]
+    arrays = [array for array in arrays if array.name not in by_words]
     return sum(math.prod(extent.evaluate(case.dimensions) for extent in array.shape) * (array.reads + array.writes) for array in arrays)
 
 
@@ -136,9 +120,13 @@ def _words_of_scaled(plan: GemmPlan, case: Case) -> int:
 
 
 def _padded(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
-    count = _problems(plan, case) if plan.grouped else min(_problems(plan, case), 2)
-    problem = padded_problem(plan, packed(plan, promised(plan, wanted), batch=count))
+    problem = padded_problem(plan, packed(plan, promised(plan, wanted), batch=_batch(plan, case)))
     return replace(case, dimensions={**case.dimensions, **problem})
+
+
+def _batch(plan: GemmPlan, case: Case) -> int:
+    """Groups, or two problems of a batch."""
+    return case.dimensions["groups"] if plan.grouped else min(case.dimensions.get("batch", 1), 2)
 
 
 def excluded(plan: GemmPlan) -> str:
@@ -257,10 +245,23 @@ def polynomial(
 
 
 def in_words(plan: GemmPlan) -> tuple[str, ...]:
-    """Matrices of elements of 8 bits of which each counts by itself, or of pairs of 4 bits."""
+    """Matrices of elements of 8 bits of which each counts by itself, or of pairs of 4 bits; of 16 bits where tiles are so large that there
+    are too few codes for a problem of several."""
     alone = "metadata" not in {array.name for array in plan.sequence.arrays} and all(scale.tiled for scale in plan.scales)
-    single = plan.matrix_a.element_bytes == plan.matrix_b.element_bytes == 1
-    return ("A", "B") if alone and single and not isinstance(plan, SplitPrecisionPlan) else ()
+    if not alone or isinstance(plan, SplitPrecisionPlan):
+        return ()
+    sizes = {plan.matrix_a.element_bytes, plan.matrix_b.element_bytes}
+    return ("A", "B") if sizes == {1} or (sizes == {2} and _need_words(plan)) else ()
+
+
+def _need_words(plan: GemmPlan) -> bool:
+    """True for tensor cores' factors of 16 bits that lie along k, and of which there are more than codes."""
+    if plan.spec.mainloop.strategy not in ("mma_sync", "wgmma", "tcgen05") or not (plan.matrix_a.along_k and plan.matrix_b.along_k):
+        return False
+    steps = 2 if isinstance(plan.spec.decomposition, DataParallel) else 3
+    m, n, k = plan.tile_m + 3, plan.tile_n + 1, steps * plan.step_k + plan.step_k // 2 + 1
+    results = 1 + (plan.spec.beta != "zero") + len(plan.residuals) if plan.matrix_c.element_bytes <= 2 else 0
+    return (m + n) * k + m * n * results >= residues.POISONED
 
 
 def scales_in_words(plan: GemmPlan) -> tuple[str, ...]:
@@ -270,7 +271,7 @@ def scales_in_words(plan: GemmPlan) -> tuple[str, ...]:
 
 def elements_in_word(plan: GemmPlan) -> int:
     """Elements of A and B in a word of 32 bits."""
-    return PACKED_ELEMENTS if plan.packed_factors else WORD_BYTES
+    return PACKED_ELEMENTS if plan.packed_factors else WORD_BYTES // plan.matrix_a.element_bytes
 
 
 def unclaimed(plan: GemmPlan) -> tuple[str, ...]:
