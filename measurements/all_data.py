@@ -161,9 +161,8 @@ def classes_table(journals: list[Path]) -> str:
 
 # -- times -----------------------------------------------------------------------------------------------------------
 
-REPEATS = 2
-MANY_RUNS = 30
-"""Runs over which the first one's preparations are spread."""
+REPEATS, ENOUGH_SECONDS = 2, 0.4
+"""Least number of repetitions, of which the fastest counts, and the time from which on there are no more of them."""
 
 
 def timed(item: Item) -> Record:
@@ -186,13 +185,11 @@ def timed(item: Item) -> Record:
     def over_the_field() -> None:
         reports.append(verify_field(plan, binary))
 
-    whole = _seconds(over_the_field)
+    whole = _least_seconds(over_the_field)
     report = reports[0]
     record = record_of(listed_plan, compile_plan(listed_plan), report)
     if report.outcome != "passed":
         return {"skipped": report.text[:200], "record": record}
-    if report.runs < MANY_RUNS:
-        whole = min(whole, *(_seconds(over_the_field) for _ in range(REPEATS - 1)))
     each = [_seconds_of_case(plan, binary, case) for case in cases]
     usual, slowest = sum(each) / len(each), max(each)
     largest = _seconds_of_case(plan, binary, _several_tiles(plan)) if plan.spec.kind == "gemm" else slowest
@@ -220,7 +217,7 @@ def _seconds_of_case(plan: KernelPlan, binary: Binary, case: Case) -> float:
         result = verify_case(plan, binary, backend, case)
         assert result.passed, result.failure
 
-    return min(_seconds(ordinary) for _ in range(REPEATS))
+    return _least_seconds(ordinary)
 
 
 def _unit(plan: KernelPlan, label: str) -> str:
@@ -231,10 +228,14 @@ def _unit(plan: KernelPlan, label: str) -> str:
     return "tensor core" if folders & set(label.split("/")) else "FFMA"
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    started = time.process_time()
-    run()
-    return time.process_time() - started
+def _least_seconds(run: Callable[[], object]) -> float:
+    """Processor time of the fastest repetition; the first one prepares what later ones share."""
+    times: list[float] = []
+    while len(times) < REPEATS or sum(times) < ENOUGH_SECONDS:
+        started = time.process_time()
+        run()
+        times.append(time.process_time() - started)
+    return min(times)
 
 
 def times_table(journals: list[Path]) -> str:

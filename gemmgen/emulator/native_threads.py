@@ -79,7 +79,7 @@ _WAITING_LIMIT = 1 << 24
 _ALONE_SECONDS = 0.03
 """Seconds of a launch from which several threads of this process share its blocks."""
 _SHARED_STEP_SECONDS = 0.05
-_LANE_IS_MISSING = -11
+_WAITS, _LANE_IS_MISSING = -1, -11
 """Why a launch is given up at a shuffle, as native_threads.c has it."""
 _STRONG = ("volatile", "relaxed", "acquire")
 _UPDATES = {"add": "{old} + {value}", "and": "{old} & {value}", "or": "{old} | {value}", "xor": "{old} ^ {value}"}
@@ -776,7 +776,8 @@ def is_for_lanes(program: Program, grid: Dim3, block: Dim3, jobs: int = 1) -> bo
 
 
 def is_worth_a_try(kernel: Kernel) -> bool:
-    """False for some launches of a kernel behind others that were given up: what it met then need not last."""
+    """False for some launches of a kernel behind others that were given up: what it met then need not last. A wait for another block
+    usually does."""
     rest = min(1 << (kernel.failures - _MAX_FAILURES), _LONGEST_REST) if kernel.failures >= _MAX_FAILURES else 0
     tries = kernel.rested >= rest
     kernel.rested = 0 if tries else kernel.rested + 1
@@ -1038,6 +1039,8 @@ def run(kernel: Kernel, launch: Launch) -> Outcome | None:
             kernel.library, kernel.suspends, kernel.hints, kernel.follows_shuffles = other.library, other.suspends, other.hints, True
             outcome = _attempt(kernel, launch)
     kernel.failures = kernel.failures + 1 if outcome is None else 0
+    if outcome is None and kernel.given_up_at == _WAITS:
+        kernel.failures = max(kernel.failures, _MAX_FAILURES + _LONGEST_REST.bit_length())
     return outcome
 
 

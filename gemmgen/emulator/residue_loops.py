@@ -18,7 +18,7 @@ _SOURCE = Path(__file__).with_name("residues.c")
 _OPTIONS = ("-O3", "-march=native", "-fPIC", "-shared")
 _FUNCTIONS = (
     *("read_words", "hide_codes", "ring", "multiply_add_rows", "matrix_products", "add_products", "reduce_words", "reduce_long"),
-    *("read_elements", "multiply_fragments", "find_short", "find_long", "opaque"),
+    *("read_elements", "multiply_fragments", "find_short", "find_long", "narrow", "opaque"),
 )
 OPERATIONS = {"add": 0, "sub": 1, "mul": 2, "fma": 3, "mad": 3, "neg": 4}
 """Numbers of the sums and products."""
@@ -63,6 +63,8 @@ def loops() -> native.Loops | None:
     elements = ctypes.POINTER(Elements)
     opened.multiply_fragments.argtypes = (codes, place, short, short, elements, short, word, place)
     opened.reduce_words.argtypes = opened.reduce_long.argtypes = (place, word, place)
+    opened.narrow.argtypes = (place, word, place, place, word, place, word, word, place, place)
+    opened.narrow.restype = word
     for find in (opened.find_short, opened.find_long):
         find.argtypes = (place, word, place, place, word, place)
         find.restype = word

@@ -244,6 +244,23 @@ void reduce_long(const uint64_t *restrict values, int64_t count, uint64_t *restr
 FIND(find_short, uint32_t)
 FIND(find_long, uint64_t)
 
+// The codes of residues, from `codes` on for those that have none yet. The number of codes that are in use then; -1 if there are too few.
+int64_t narrow(const uint32_t *restrict values, int64_t count, uint32_t *restrict numbers, uint16_t *restrict slots, int64_t mask,
+               const uint16_t *restrict codes, int64_t used, int64_t limit, uint8_t *restrict is_free, uint32_t *restrict out) {
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t slot = (int64_t)(((uint64_t)values[i] * GOLDEN) >> 40) & mask;
+    while (slots[slot] && numbers[slots[slot]] != values[i]) slot = (slot + 1) & mask;
+    if (!slots[slot] && values[i]) {
+      if (used == limit) return -1;
+      slots[slot] = codes[used++];
+      numbers[slots[slot]] = values[i];
+      is_free[slots[slot]] = 0;
+    }
+    out[i] = slots[slot];
+  }
+  return used;
+}
+
 static inline uint64_t permuted(uint64_t value) {
   value &= MODULUS;
   value = ((value ^ (value >> 15)) * 0x2C1B3C6Dull) & MODULUS;

@@ -44,6 +44,7 @@ class CodeTable:
         self._mask = (1 << (4 * count).bit_length()) - 1
         self._slots = np.zeros(self._mask + 1, np.uint16)
         """0: a free slot."""
+        self.places = (numbers.ctypes.data, self._slots.ctypes.data, self._mask)
 
     def note(self, codes: Array) -> None:
         """Enters codes whose numbers have been set."""
@@ -60,8 +61,7 @@ class CodeTable:
         if loops is not None and wanted.flags.c_contiguous and wanted.dtype == self.numbers.dtype:
             entries = np.empty(len(wanted), np.uint16)
             find = loops.find_short if wanted.dtype == np.uint32 else loops.find_long
-            places = (self.numbers.ctypes.data, self._slots.ctypes.data)
-            find(wanted.ctypes.data, len(wanted), *places, self._mask, entries.ctypes.data)
+            find(wanted.ctypes.data, len(wanted), *self.places, entries.ctypes.data)
             return entries
         slots = self._slot_of(wanted)
         entries = self._slots[slots]
@@ -131,12 +131,20 @@ class Interned:
         """The codes of residues. Raises OverflowError if there are too few codes."""
         every = words(canonical(value))
         wanted = every.reshape(-1)
+        if (loops := residue_loops.loops()) is not None:
+            found = np.empty(every.shape, np.uint32)
+            of_codes = (self.codes.ctypes.data, self._next, len(self.codes), self._free.ctypes.data)
+            used = loops.narrow(wanted.ctypes.data, len(wanted), *self._table.places, *of_codes, found.ctypes.data)
+            if used < 0:
+                raise self._too_few
+            self._next = used
+            return found
         slots = self._table.find(wanted)
         new = wanted[(slots == 0) & (wanted != 0)]
         if len(new):
             fresh = _distinct(new)
             if self._next + len(fresh) > len(self.codes):
-                raise OverflowError(f"a run rounds more than {len(self.codes) - self.pool} different numbers to 16 bits")
+                raise self._too_few
             codes = self.codes[self._next : self._next + len(fresh)]
             self._next += len(fresh)
             self._free[codes] = False
@@ -144,6 +152,10 @@ class Interned:
             self._table.note(codes)
             slots = self._table.find(wanted)
         return slots.reshape(every.shape)
+
+    @property
+    def _too_few(self) -> OverflowError:
+        return OverflowError(f"a run rounds more than {len(self.codes) - self.pool} different numbers to 16 bits")
 
     def read(self, patterns: Array) -> Array:
         """32-bit patterns, of which those with an empty lower half are codes, as residues."""

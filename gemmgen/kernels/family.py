@@ -269,6 +269,8 @@ class FieldPart:
     """The elements that the instance stores, from residues of its result; None if the plain kernel stores them likewise."""
     whole: bool = False
     """True if ``sizes`` are all dimensions of its problem, not only those that ``--size`` sets."""
+    results: Mapping[str, npt.NDArray[Any]] | None = None
+    """Its results in float32, where the plain kernel would only copy them; they are ``stored`` as its own."""
 
 
 @dataclass(frozen=True)

@@ -584,6 +584,8 @@ class Reference:
         given: Mapping[str, npt.NDArray[Any]],
         scalars: Mapping[str, Any],
     ) -> dict[str, npt.NDArray[Any]]:
+        if problem.results is not None:
+            return _finished(problem, problem.results)
         in_pairs = residues.pairs.get() is not None
         if in_pairs not in self._plain:
             self._plain[in_pairs] = _plain_kernel(json.dumps(self.oracle.reference_spec(self.plan)), self.plan.architecture)
@@ -611,10 +613,8 @@ class Reference:
         written = {name: piece for name, piece in pieces.items() if piece.array.writes}
         if problem.stored is None:
             results = {name: self._stored(name, piece) for name, piece in written.items()}
-        else:
-            words = {name: np.ascontiguousarray(piece.view).view(np.uint32) for name, piece in written.items()}
-            results = {name: problem.stored(residues.canonical(residues.read(of_kind))) for name, of_kind in words.items()}
-        return results if problem.arrange is None else {name: problem.arrange(name, values) for name, values in results.items()}
+            return results if problem.arrange is None else {name: problem.arrange(name, values) for name, values in results.items()}
+        return _finished(problem, {name: np.ascontiguousarray(piece.view).view(np.uint32) for name, piece in written.items()})
 
     def _stored(self, name: str, piece: CaseMemory) -> npt.NDArray[Any]:
         """A result of the plain kernel as the instance stores it."""
@@ -624,6 +624,13 @@ class Reference:
             return values.astype(np.int64)
         words = values.view(_WORDS[values.itemsize])
         return words if piece.array.type == wanted != "f32" else rounded_residues(wanted, residues.read(words))
+
+
+def _finished(problem: FieldPart, words: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Results of float32 as they are stored, in the order of the instance."""
+    assert problem.stored is not None
+    results = {name: problem.stored(residues.canonical(residues.read(values))) for name, values in words.items()}
+    return results if problem.arrange is None else {name: problem.arrange(name, values) for name, values in results.items()}
 
 
 def rounded_residues(type_name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:

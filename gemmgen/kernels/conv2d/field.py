@@ -19,7 +19,7 @@ from gemmgen.kernels.conv2d.oracle import bordered_tiles, each_case
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.reference import from_nchw, to_nchw
 from gemmgen.kernels.conv2d.results import FinishingPlan
-from gemmgen.kernels.conv2d.spec import DirectMainloop
+from gemmgen.kernels.conv2d.spec import DirectMainloop, NoActivation
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Case, FieldPart
 
@@ -178,9 +178,10 @@ def _finishing(
     stored = _unit_bytes if plan.unit else None
     if known is not None:
         stored = _units if plan.unit else _bounded
+    copies = stored is not None and "z" not in arrays and (plan.unit or isinstance(spec.activation, NoActivation))
     pixel = {"n": 1, "c": 1, "h": 1, "w": 1, "k": count, "r": 1, "s": 1, "p": 1, "q": 1, "groups": 1}
     pixel |= {f"{name}_{axis}": int(name != "padding") for name in ("stride", "padding", "dilation") for axis in "hw"}
-    return FieldPart(pixel, {}, given, arrange=arrange, stored=stored, whole=True)
+    return FieldPart(pixel, {}, given, arrange=arrange, stored=stored, whole=True, results={"y": given["bias"]} if copies else None)
 
 
 _WORDS = {"s8": np.int8, "u8": np.uint8, "f16": np.uint16, "bf16": np.uint16}
