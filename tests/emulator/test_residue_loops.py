@@ -9,7 +9,7 @@ import pytest
 
 from gemmgen.emulator import launch, residue_loops, residue_products, residues
 from gemmgen.emulator.arithmetic import FIELD
-from gemmgen.emulator.residue_words import Words
+from gemmgen.emulator.residue_words import Words, whole_words
 from tests.emulator.test_native import needs_compiler
 
 RNG = np.random.default_rng(5)
@@ -42,6 +42,36 @@ KERNEL = """
   max.f32 %f11, %f10, %f3;
   ex2.approx.f32 %f12, %f11;
   st.global.v4.f32 [%rd5], {%f6, %f9, %f10, %f12};
+  ret;
+}
+"""
+
+
+FRAGMENTS = """
+.version 8.4
+.target sm_90
+.address_size 64
+.visible .entry kernel(.param .u64 a, .param .u64 b)
+{
+  .reg .b32 %r<8>; .reg .b64 %rd<8>; .reg .f32 %f<9>; .reg .pred %p<2>;
+  ld.param.u64 %rd1, [a];
+  ld.param.u64 %rd2, [b];
+  mov.u32 %r1, %tid.x;
+  mul.wide.u32 %rd3, %r1, 40;
+  add.u64 %rd4, %rd1, %rd3;
+  mul.wide.u32 %rd5, %r1, 16;
+  add.u64 %rd6, %rd2, %rd5;
+  ld.global.v2.u32 {%r2, %r3}, [%rd4];
+  ld.global.v2.u32 {%r4, %r5}, [%rd4 + 8];
+  ld.global.v2.u32 {%r6, %r7}, [%rd4 + 16];
+  ld.global.v2.f32 {%f1, %f2}, [%rd4 + 24];
+  ld.global.v2.f32 {%f3, %f4}, [%rd4 + 32];
+  setp.lt.u32 %p1, %r1, 64;
+  @%p1 mma.sync.aligned.INSTRUCTION {%f5, %f6, %f7, %f8}, {%r2, %r3, %r4, %r5}, {%r6, %r7}, {%f1, %f2, %f3, %f4};
+  mma.sync.aligned.INSTRUCTION {%f1, %f2, %f3, %f4}, {%r2, %r3, %r4, %r5}, {%r6, %r7}, {%f1, %f2, %f3, %f4};
+  st.global.v2.f32 [%rd6], {%f1, %f2};
+  st.global.v2.f32 [%rd6 + 8], {%f3, %f4};
+  @%p1 st.global.v2.f32 [%rd6], {%f5, %f8};
   ret;
 }
 """
@@ -123,3 +153,43 @@ def test_codes_that_are_read_are_given_to_no_number(monkeypatch):
     assert set(given.tolist()) == set(free[300:].tolist())
     with pytest.raises(OverflowError):
         kept.narrowed(np.arange(500, 510, dtype=np.uint64))
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("instruction", "count"),
+    [("m16n8k16.row.col.f32.bf16.bf16.f32", 2), ("m16n8k32.row.col.f32.e4m3.e5m2.f32", 4), ("m16n8k16.row.col.f32.f16.f16.f32", 0)],
+)
+def test_products_of_fragments_are_the_same(instruction, count, monkeypatch):
+    rng = np.random.default_rng(6)
+    kept, drawn = residues.Interned(rng, 3000, 3000), Words(rng, 1000, count or 2)
+    words = np.where(
+        RNG.random((96, 10)) < 0.7, drawn.draw((96, 10)) if count else kept.draw((96, 20)).view(np.uint32), WORDS[:960].reshape(96, 10)
+    )
+
+    def run() -> np.ndarray:
+        tokens = residues.interned.set(kept), whole_words.set(drawn if count else None)
+        out = np.zeros((96, 4), np.uint32)
+        try:
+            text = FRAGMENTS.replace("INSTRUCTION", instruction)
+            launch(text, "kernel", grid=1, block=96, args=[words.astype(np.uint32), out], hazards=False, arithmetic=FIELD)
+            return residues.canonical(residues.read(out))
+        finally:
+            residues.interned.reset(tokens[0])
+            whole_words.reset(tokens[1])
+
+    in_c, in_numpy = both(run, monkeypatch)
+    assert len(np.unique(in_c)) > 300
+    assert (in_c == in_numpy).all()
+
+
+@needs_compiler
+def test_rounded_numbers_have_one_code_each():
+    kept = residues.Interned(np.random.default_rng(7), 10, 100)
+    values = np.random.default_rng(8).integers(0, residues.MODULUS, 100, dtype=np.uint32)
+    values[:5] = 0, 0, kept.residues[kept.codes[3]], values[50], values[50]
+    codes = kept.narrowed(values)
+    assert (kept.of_codes(codes) == values).all()
+    assert codes[0] == 0 and codes[2] == kept.codes[3] and codes[3] == codes[50]
+    with pytest.raises(OverflowError):
+        kept.narrowed(np.arange(1000, 1200, dtype=np.uint32))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemmgen.emulator import NoFieldMeaning
+from gemmgen.emulator import NoFieldMeaning, launch
+from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.program import link
 from gemmgen.emulator.residue_words import Words, require_whole, whole_words
 from gemmgen.emulator.whole_words import added_sums, sums_only_move, words_taken_apart
@@ -43,6 +44,8 @@ def apart(*lines: str, tail: str = PRODUCT + STORE) -> str:
         "st.shared.v2.u32 [tile], {%r1, %r2};",
         "cp.async.ca.shared.global [tile], [%rd1], 8;",
         "cvt.rn.f32.s32 %f1, %r11;",
+        "mov.u32 %r9, %tid.x; and.b32 %r1, %r2, %r9;",
+        "and.b32 %r1, %r2, 65535;",
     ],
 )
 def test_words_that_only_move_are_whole(line: str) -> None:
@@ -53,7 +56,7 @@ def test_words_that_only_move_are_whole(line: str) -> None:
     "lines",
     [
         ("prmt.b32 %r1, %r2, %r3, 0x6540;",),
-        ("and.b32 %r5, %r6, 0xffffff;",),
+        ("xor.b32 %r5, %r6, 0xffffff;",),
         ("shf.l.wrap.b32 %r2, %r3, %r4, 8;",),
         ("mov.b32 {%rs1, %rs2}, %r2;", "mov.b32 %r1, {%rs2, %rs1};"),
         ("ld.shared.u8 %r1, [tile];",),
@@ -131,3 +134,39 @@ def test_a_program_that_only_adds_partial_sums_moves_them() -> None:
     store = "  st.global.u32 [%rd1 + 64], %r12;\n"
     assert sums_only_move(link(HEAD + loop + store + "  ret;\n}\n", "k"))
     assert not sums_only_move(link(HEAD + loop + "  shl.b32 %r12, %r12, 1;\n" + store + "  ret;\n}\n", "k"))
+
+
+def test_masks_leave_whole_bytes_of_words() -> None:
+    words = Words(np.random.default_rng(9), 100)
+    drawn = words.draw((3, 1))
+    for mask in (0, 0xFF, 0xFFFF00FF, 0xFFFFFFFF):
+        words.require_bytes(drawn, np.uint32(mask))
+    words.require_bytes(np.zeros(3, np.uint32), np.uint32(1))
+    for mask in (1, 0xFE, 0x7FFFFFFF, 0x80808080):
+        with pytest.raises(NoFieldMeaning):
+            words.require_bytes(drawn, np.uint32(mask))
+
+
+@pytest.mark.parametrize("elements", [4, 8])
+def test_bytes_that_a_mask_leaves_keep_their_residues(elements: int) -> None:
+    words = Words(np.random.default_rng(10), 5000, elements)
+    drawn = words.draw((4999, 1))
+    whole = words.of_bytes(drawn.view(np.uint8))
+    for count in (2, 3):
+        cut = words.of_bytes((drawn & np.uint32((1 << 8 * count) - 1)).view(np.uint8))
+        assert (cut[:, :count] == whole[:, :count]).all() and not cut[:, count:].any()
+    others = words.of_bytes((drawn & np.uint32(0xFFFFFF00)).view(np.uint8))
+    assert (others == others[0]).all() and (others != whole).mean() > 0.99
+
+
+def test_a_mask_that_cuts_a_byte_of_an_element_has_no_meaning() -> None:
+    text = HEAD.replace("u64 a)", "u64 a, .param .u32 mask)") + "  ld.param.u32 %r9, [mask];\n  and.b32 %r1, %r1, %r9;\n" + PRODUCT + STORE
+    words = Words(np.random.default_rng(11), 100)
+    token = whole_words.set(words)
+    try:
+        data = np.concatenate([words.draw((8,)), np.zeros(24, np.uint32)])
+        launch(text + "  ret;\n}\n", "k", grid=1, block=32, args=[data, np.uint32(0xFFFF)], hazards=False, arithmetic=FIELD)
+        with pytest.raises(NoFieldMeaning, match="bytes of elements"):
+            launch(text + "  ret;\n}\n", "k", grid=1, block=32, args=[data, np.uint32(0x1FF)], hazards=False, arithmetic=FIELD)
+    finally:
+        whole_words.reset(token)

@@ -89,13 +89,27 @@ def test_the_text_states_the_probability():
     assert report.miss_bits > 29
 
 
+def runs_are_as_many_as_problems(report: FieldReport, name: str) -> bool:
+    """True if one run of each problem is enough."""
+    plan = plan_of(name)
+    return report.runs == len(part(plan.spec.kind, "field").field_cases(plan))
+
+
 def test_float32_takes_one_run():
-    assert verify_field(plan_of("gemm/v0_naive")).runs == 1
+    assert runs_are_as_many_as_problems(verify_field(plan_of("gemm/v0_naive")), "gemm/v0_naive")
 
 
 def test_groups_have_problems():
     plan = plan_of("gemm/mma_sync/grouped")
     assert [case.dimensions["groups"] for case in family_module("gemm", "field").field_cases(plan)] == [3]
+
+
+@pytest.mark.parametrize("name", ["gemm/wgmma/bf16/128x256", "gemm/simt/blocked/128x128x8", "gemm/tcgen05/nvfp4_dynamic"])
+def test_problems_have_cut_tiles_and_whole_ones(name):
+    plan = plan_of(name)
+    cut, whole = (case.dimensions for case in part("gemm", "field").field_cases(plan))
+    assert cut["m"] % plan.tile_m and cut["n"] % plan.tile_n and cut["k"] % plan.step_k
+    assert not (whole["m"] % plan.tile_m or whole["n"] % plan.tile_n or whole["k"] % plan.step_k)
 
 
 PLANES = "gemm/split_precision/mma_sync/f16x3_64x64"
@@ -361,14 +375,17 @@ def test_products_of_kept_numbers_are_exact():
 @pytest.mark.parametrize("name", ["gemm/mma_sync/bf16/32x32", "elementwise/bias_residual_gelu_bf16"])
 def test_kernels_of_16_bits_take_one_run(name):
     report = verify_field(plan_of(name))
-    assert report.outcome == "passed" and report.runs == 1
+    assert report.outcome == "passed" and runs_are_as_many_as_problems(report, name)
     assert report.miss_bits > WANTED_BITS
 
 
-@pytest.mark.parametrize("name", ["gemm/wgmma/fp8/64x32", "gemm/wgmma/int8/64x48", "gemm/tcgen05/int8_128x64", "gemm/wgmma/tf32/64x32"])
+@pytest.mark.parametrize(
+    "name",
+    ["gemm/wgmma/fp8/64x32", "gemm/wgmma/int8/64x48", "gemm/tcgen05/int8_128x64", "gemm/wgmma/tf32/64x32", "gemm/wgmma/bf16/128x256"],
+)
 def test_words_of_elements_take_one_run(name):
     report = verify_field(plan_of(name))
-    assert report.outcome == "passed" and report.runs == 1
+    assert report.outcome == "passed" and runs_are_as_many_as_problems(report, name)
     assert report.miss_bits > WANTED_BITS
 
 
@@ -390,7 +407,7 @@ def test_slips_in_kernels_of_8_bits_are_caught(old, new):
 @pytest.mark.parametrize("name", ["conv2d/wgmma/int8_k64/64x32", "conv2d/mma_sync/pointwise/stride2"])
 def test_convolutions_of_integers_take_one_run(name):
     report = verify_field(plan_of(name))
-    assert report.outcome == "passed" and report.runs == 1
+    assert report.outcome == "passed" and runs_are_as_many_as_problems(report, name)
     assert report.miss_bits > WANTED_BITS
 
 

@@ -43,18 +43,18 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: GemmPlan) -> list[Case]:
-    """A problem of two tiles in each direction, the last cut by a few lines, and of several steps, the last cut in half, with gaps of
-    different lengths between the rows of each matrix: equal leading dimensions would hide the error of using one for another; and a small
-    one of whole tiles and steps, as some loops end in code of their own for the last step. There are fewer tiles or steps where the
-    elements of small types would be more than codes of 16 bits. Products by planes, which need many steps, of vectors, which have no
-    such loops, and of halves without tensor cores run on one problem."""
+    """A problem of two tiles in each direction, the last cut by a few lines, and of several steps, the last cut in half, or to one value of
+    k without tensor cores, with gaps of different lengths between the rows of each matrix: equal leading dimensions would hide the error of
+    using one for another; and a small one of whole tiles and steps, as some loops end in code of their own for the last step. There are
+    fewer tiles or steps where the elements of small types would be more than codes of 16 bits. Products by planes, which need many steps,
+    of vectors, which have no such loops, of groups, and of halves without tensor cores run on one problem."""
     named = _named_cases(plan)
     if len(named) < len(_CASES):
         return list(named.values())
     by_words = (*in_words(plan), *scales_in_words(plan))
     kinds = [_cut_problems(plan, by_words, *(named[name] for name in _CASES))]
     in_halves = plan.spec.mainloop.strategy == "tiled" and plan.matrix_a.is_half
-    if not (plan.least_depth or in_halves or plan.spec.mainloop.strategy == "gemv"):
+    if not (plan.least_depth or in_halves or plan.grouped or plan.spec.mainloop.strategy == "gemv"):
         kinds.append(_whole_problems(plan, named[_CASES[0]]))
     return [_first_that_fits(plan, problems, by_words) for problems in kinds]
 
@@ -81,7 +81,8 @@ def _cut_problems(plan: GemmPlan, by_words: tuple[str, ...], whole: Case, padded
     """Problems of several tiles, the last cut, the largest first."""
     unit, step = _unit(plan, by_words), plan.step_k
     rows, columns = (max(2 * size - round_up(less, unit), size + unit) for size, less in ((plan.tile_m, 3), (plan.tile_n, 5)))
-    depths = [round_up(whole.dimensions["k"] + less + step // 2 + 1, unit) for less in (0, -step)]
+    rest = step // 2 + 1 if _on_tensor_cores(plan) else 1
+    depths = [round_up(whole.dimensions["k"] + less + rest, unit) for less in (0, -step)]
     sizes: list[tuple[int, int]] = [(rows, columns)]
     if not plan.least_depth:
         fewer = (plan.tile_m + 3 * plan.tile_m // 4, plan.tile_m + plan.tile_m // 2 + 3, plan.tile_m + 3)
@@ -93,12 +94,16 @@ def _cut_problems(plan: GemmPlan, by_words: tuple[str, ...], whole: Case, padded
 
 
 def _whole_problems(plan: GemmPlan, case: Case) -> Iterator[Case]:
-    """Problems of whole tiles, two along the direction in which tiles follow one another."""
-    several = (2, 1) if plan.spec.order == "column_major" else (1, 2)
+    """Problems of whole tiles, two along the direction in which tiles follow one another; without tensor cores, along both."""
+    several = ((2, 1) if plan.spec.order == "column_major" else (1, 2)) if _on_tensor_cores(plan) else (2, 2)
     depth = 2 * plan.step_k if isinstance(plan.spec.decomposition, DataParallel) else case.dimensions["k"]
     for rows, columns in (several, (1, 1)):
         sizes = promised(plan, (rows * plan.tile_m, columns * plan.tile_n, depth))
         yield replace(case, dimensions={**case.dimensions, **packed(plan, sizes, batch=_batch(plan, case))})
+
+
+def _on_tensor_cores(plan: GemmPlan) -> bool:
+    return plan.spec.mainloop.strategy in ("mma_sync", "wgmma", "tcgen05")
 
 
 def _unit(plan: GemmPlan, by_words: tuple[str, ...]) -> int:
@@ -257,7 +262,7 @@ def in_words(plan: GemmPlan) -> tuple[str, ...]:
 
 def _need_words(plan: GemmPlan) -> bool:
     """True for tensor cores' factors of 16 bits that lie along k, and of which there are more than codes."""
-    if plan.spec.mainloop.strategy not in ("mma_sync", "wgmma", "tcgen05") or not (plan.matrix_a.along_k and plan.matrix_b.along_k):
+    if not (_on_tensor_cores(plan) and plan.matrix_a.along_k and plan.matrix_b.along_k):
         return False
     steps = 2 if isinstance(plan.spec.decomposition, DataParallel) else 3
     m, n, k = plan.tile_m + 3, plan.tile_n + 1, steps * plan.step_k + plan.step_k // 2 + 1
