@@ -107,7 +107,7 @@ def test_groups_have_problems():
 @pytest.mark.parametrize("name", ["gemm/wgmma/bf16/128x256", "gemm/simt/blocked/128x128x8", "gemm/tcgen05/nvfp4_dynamic"])
 def test_problems_have_cut_tiles_and_whole_ones(name):
     plan = plan_of(name)
-    cut, whole = (case.dimensions for case in part("gemm", "field").field_cases(plan))
+    cut, whole = (case.dimensions for case in family_module("gemm", "field").field_cases(plan))
     assert cut["m"] % plan.tile_m and cut["n"] % plan.tile_n and cut["k"] % plan.step_k
     assert not (whole["m"] % plan.tile_m or whole["n"] % plan.tile_n or whole["k"] % plan.step_k)
 
