@@ -92,7 +92,7 @@ def test_the_text_states_the_probability():
 def runs_are_as_many_as_problems(report: FieldReport, name: str) -> bool:
     """True if one run of each problem is enough."""
     plan = plan_of(name)
-    return report.runs == len(part(plan.spec.kind, "field").field_cases(plan))
+    return report.runs == len(family_module(plan.spec.kind, "field").field_cases(plan))
 
 
 def test_float32_takes_one_run():
