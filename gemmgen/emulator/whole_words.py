@@ -31,6 +31,7 @@ class _Sources:
             for name in written_by(inst):
                 self.writers.setdefault(name, []).append(inst)
         self._by_data: dict[str, bool] = {}
+        self._masked: dict[int, Register | None] = {}
 
     def behind(self, names: Iterable[str]) -> tuple[list[Instruction], list[Instruction]]:
         """Loads that these registers hold whole words of, and the instructions that compute what else they hold."""
@@ -51,11 +52,17 @@ class _Sources:
         return loads, others
 
     def masked_word(self, inst: Instruction) -> Register | None:
-        """The operand of an `and` that data decide about, if they do not decide about the other one, a mask."""
+        """The operand of an `and` that holds whole words from memory, if no data decide about the other one, a mask."""
         if inst.opcode != "and" or inst.type != "b32":
             return None
-        by_data = [operand for operand in inst.operands[1:] if isinstance(operand, Register) and self._has_data(operand.name)]
-        return by_data[0] if len(by_data) == 1 else None
+        if id(inst) not in self._masked:
+            self._masked[id(inst)] = None
+            by_data = [operand for operand in inst.operands[1:] if isinstance(operand, Register) and self._has_data(operand.name)]
+            if len(by_data) == 1:
+                loads, others = self.behind([by_data[0].name])
+                if not others and all(_loads_words(load) for load in loads):
+                    self._masked[id(inst)] = by_data[0]
+        return self._masked[id(inst)]
 
     def _has_data(self, name: str) -> bool:
         """True if loads, or results of tensor cores and atomics, may decide about a register."""

@@ -160,7 +160,7 @@ def test_bytes_that_a_mask_leaves_keep_their_residues(elements: int) -> None:
 
 
 def test_a_mask_that_cuts_a_byte_of_an_element_has_no_meaning() -> None:
-    text = HEAD.replace("u64 a)", "u64 a, .param .u32 mask)") + "  ld.param.u32 %r9, [mask];\n  and.b32 %r1, %r1, %r9;\n" + PRODUCT + STORE
+    text = HEAD.replace("u64 a)", "u64 a, .param .u32 mask)") + "  ld.param.u32 %r9, [mask];\n  and.b32 %r1, %r2, %r9;\n" + PRODUCT + STORE
     words = Words(np.random.default_rng(11), 100)
     token = whole_words.set(words)
     try:
