@@ -29,6 +29,7 @@ from gemmgen.kernels.gemm.wgmma.cost import (
     PROMOTION_ISSUE,
     SCALED_OPERATIONS,
     SCATTERED_READS,
+    THREE_GROUPS_OPERATIONS,
     UNEVEN_OPERATIONS,
     WAITING_OPERATIONS,
     odd_rows,
@@ -71,6 +72,8 @@ COLUMNS = tuple(range(8, 257, 8))
 DEPTH_BYTES = (128, 256)
 """Bytes along k of a stage."""
 MAX_STAGES = 16
+THREE_GROUPS_COLUMNS = 112
+"""Fewest columns of a tile of three groups with block scales."""
 MIN_STAGES = 3
 MAX_BLOCKS = 8
 """More blocks of rows of a group, and of a cluster along k, than any point has."""
@@ -391,7 +394,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         blocks_m = tile_m / BLOCK_ROWS / np.where(ping_pong, 1, consumers)
         # Registers: those of the sums, and of the instruction whose sums leave the tensor core.
         allocated = np.minimum(architecture.registers_per_thread, architecture.registers_per_sm // (resident * threads)) // 8 * 8
-        moving = {count: registers for count, (_, registers) in MOVING_REGISTERS.items()}
+        # Three groups with block scales have room for 128 sums and products of tiles of 128 columns, although the estimate exceeds it.
+        moving = CONSUMER_REGISTERS | {2: MOVING_REGISTERS[2][1]}
         registers_of = moving if storage.scales.given else CONSUMER_REGISTERS
         shared_out = np.select([consumers == count for count in registers_of], list(map(float, registers_of.values())), 0.0)
         limit = np.where((consumers > 1) & (resident == 1), shared_out, allocated)
@@ -403,10 +407,16 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         barred = np.zeros_like(tile_n, dtype=bool)
         if storage.scales.given:
             # With block scales, clusters that share tiles of two groups take 1.05 to 1.2 times as long, four slices of k longer than two,
-            # three groups longer than two, and slices whose tiles are multiplied in parts 1.2 times as long as slices with two sets.
-            # Groups of 128 rows that multiply halves of 128 columns take 1.1 to 1.2 times as long as those of 64 rows and 256 columns.
+            # and slices whose tiles are multiplied in parts 1.2 times as long as slices with two sets.
+            # Groups of 128 rows that multiply halves of 128 columns take 1.1 to 1.2 times as long as those of 64 rows and 256 columns. Of
+            # three groups, only tiles of many columns were timed: 0.92 to 0.96 of the time of the best of two groups.
             shares = (consumers > 1) & (cluster_m * cluster_n > 1)
-            barred = shares | (cluster_k > 2) | (consumers > 2) | ((instruction_n < tile_n) & ((cluster_k > 1) | (blocks_m > 1)))
+            barred = (
+                shares
+                | (cluster_k > 2)
+                | ((consumers > 2) & ((tile_n < THREE_GROUPS_COLUMNS) | (cluster_k > 1)))
+                | ((instruction_n < tile_n) & ((cluster_k > 1) | (blocks_m > 1)))
+            )
             others += column_scales(storage.scales, tile_n, instruction_n)
             # The tensor cores need not wait for sums to be scaled where a second set of products fits.
             spare = SPARE_REGISTERS * (resident > 1)
@@ -577,7 +587,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     if storage.scales.given:
         waits = (at.product_sets == 1) & (at.instruction_n == at.tile_n) & (at.resident == 1)
         uneven = (at.instruction_n < at.tile_n) & (at.tile_n % BLOCK_K > 0)
-        issue = issue + (np.where(waits, WAITING_OPERATIONS, SCALED_OPERATIONS) + UNEVEN_OPERATIONS * uneven) / operations
+        scaled = np.where(at.consumers > 2, THREE_GROUPS_OPERATIONS, np.where(waits, WAITING_OPERATIONS, SCALED_OPERATIONS))
+        issue = issue + (scaled + UNEVEN_OPERATIONS * uneven) / operations
     memory_bytes = float(m * k * size * batch_a + k * n * size * batch_b) + result
     sharers = tiles_m / at.cluster_m if n >= m else tiles_n / at.cluster_n
     waves = works / (held * at.resident)
