@@ -1,7 +1,7 @@
 """``ops.matmul`` beside the fastest of all algorithms that cuBLASLt offers, on products that a seed draws.
 
-    python -m measurements.products --seed 101 bf16 e4m3 int8      on a machine with a GPU and torch
-    python -m measurements.products --report                       writes the table again from its data
+    python -m measurements.products bf16 e4m3 int8 --seed 101 202      on a machine with a GPU and torch
+    python -m measurements.products --report                           writes the table again from its data
 
 Linear layers of language models from 1 to 8192 rows, squares and odd blocks, no shape chosen manually. The calls are captured in CUDA
 graphs that rotate among enough sets of arrays for the operands to exceed the L2, and replayed in turns on random data. Results are
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import math
 import random
@@ -158,11 +159,11 @@ def report(data: dict[str, Any]) -> str:
     """The tables as Markdown: mean and worst of each kind, then every product."""
     rows = [Row(**{**row, "shape": Shape(**row["shape"])}) for row in data["rows"]]
     seeds = [str(seed) for seed in data["seeds"]]
-    commands = " and ".join(f"`python -m measurements.products --seed {seed}`" for seed in seeds)
+    command = f"`python -m measurements.products --seed {' '.join(seeds)}`"
     lines = [
         f"# Products beside the fastest algorithm of cuBLASLt, {'seed' if len(seeds) == 1 else 'seeds'} {' and '.join(seeds)}",
         "",
-        f"{data['device']}, {data['date']}, torch {data['torch']}; made by {commands}. Ratios are the peer's time over",
+        f"{data['device']}, {data['date']}, torch {data['torch']}; made by {command}. Ratios are the peer's time over",
         "ours: above 1, gemmgen is faster. The peer is the fastest of all algorithms that cuBLASLt's heuristic offers, with 64 MiB of",
         "workspace; a seed draws the shapes.",
         "",
@@ -199,7 +200,7 @@ def main() -> None:
     """Measures the problems of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="kinds of products; all if none is given")
-    parser.add_argument("--seed", type=int, default=101)
+    parser.add_argument("--seed", type=int, nargs="+", default=[101])
     parser.add_argument("--seconds", type=float, default=math.inf, help="no product is begun after this time")
     parser.add_argument("--out", type=Path, help="the data's file; its table goes beside it")
     parser.add_argument("--report", action="store_true", help="writes the table again from --out")
@@ -211,21 +212,20 @@ def main() -> None:
 
     began = time.monotonic()
     torch.backends.cuda.matmul.allow_tf32 = False
-    torch.manual_seed(arguments.seed)
+    torch.manual_seed(arguments.seed[0])
     device = torch.cuda.get_device_name()
     out = arguments.out or HERE / f"products_{'h100' if 'H100' in device else 'h200' if 'H200' in device else 'gpu'}.json"
     data: dict[str, Any] = {
         "device": device,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "torch": torch.__version__,
-        "seeds": [arguments.seed],
+        "seeds": arguments.seed,
         "rows": [],
     }
     # Kinds take turns, so that a run that ends early has a part of each.
-    drawn = {kind: draw(arguments.seed, kind) for kind in arguments.kinds or KINDS}
-    pairs = [
-        (kind, shapes[place]) for place in range(max(map(len, drawn.values()))) for kind, shapes in drawn.items() if place < len(shapes)
-    ]
+    kinds = arguments.kinds or list(KINDS)
+    drawn = [[[(kind, shape) for shape in draw(seed, kind)] for kind in kinds] for seed in arguments.seed]
+    pairs = [pair for of_seed in drawn for turn in itertools.zip_longest(*of_seed) for pair in turn if pair is not None]
     for kind, shape in pairs:
         if time.monotonic() - began > arguments.seconds:
             break
