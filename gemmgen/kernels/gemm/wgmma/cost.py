@@ -44,7 +44,9 @@ by blocks for themselves, 400 x 4096 x 11008 51.9 and 53.3. Blocks that share a 
 ODD_ROWS = 2.5
 """Time of loading a tile whose rows begin at odd multiples of 16 bytes, over that of one whose rows begin at multiples of 32: TMA loads
 53 GB/s on an SM of an H200. In bfloat16, 4096 x 4096 x 4040 took 233 us by tiles of 128 x 256, and 333 by 128 x 112; 4096 x 4096 x 4032
-took 206 and 199. Promotion to other lines of the L2, or to none, made it no faster."""
+took 206 and 199. Promotion to other lines of the L2, or to none, made it no faster. Each of two blocks of a cluster loads half of a shared
+tile: 512 x 4096 x 4040 took 32.6 us by pairs of blocks that share tiles of A, 41.8 without, and 4096 x 4096 x 4040 took 205. Clusters of
+2 x 2 gained nothing."""
 SCATTERED_READS = 2.5
 """Time of reading the operand that is added to results that `wgmma` leaves in pairs or elements, over that of storing these: 16 times of an
 H200 with bias, residual and ReLU (128 rows, six instances that compute columns) are predicted within 17%, where they were 31% off
@@ -84,8 +86,11 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
         + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else pace.compensation)
         + (scaled * loop.scale_blocks / (2.0 * loop.tile_m * loop.tile_n * loop.tile_k) if loop.scale_bytes else 0.0),
         shared_clocks=0.0,
-        loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) * _shared_loads(loop.cluster_n) * _rows_of(plan.matrix_a, problem)
-        + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n) * _rows_of(plan.matrix_b, problem)
+        loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m)
+        * _shared_loads(loop.cluster_n)
+        * odd_rows(_row_bytes(plan.matrix_a, problem), loop.cluster_n, loop.cluster_m)
+        + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n)
+        * odd_rows(_row_bytes(plan.matrix_b, problem), loop.cluster_m, loop.cluster_n)
         + loop.metadata_bytes,
         in_flight=float(loop.stages),
         stored_bytes=pace.stores[plan.fragment_store] * stored * (1 + added) * (1 if hidden else results)
@@ -130,14 +135,18 @@ def _boxed(tile_bytes: int, extent: int, tile: int) -> float:
     return tile_bytes * (own + FILLED * (1 - own))
 
 
-def odd_rows(row_bytes: int) -> float:
-    """Time of loading a tile of a matrix with rows of so many bytes, over that of one of whole sectors."""
-    return ODD_ROWS if row_bytes % SECTOR_BYTES == MAX_ALIGNMENT else 1.0
+def odd_rows(row_bytes: int, sharers: Any, others: Any) -> Any:
+    """Time of loading a tile of a matrix with rows of so many bytes, over that of one of whole sectors; ``sharers``: blocks of a cluster
+    that load a part of it each, and ``others`` along the cluster's other axis, numbers or columns."""
+    import numpy as np
+
+    if row_bytes % SECTOR_BYTES != MAX_ALIGNMENT:
+        return 1.0
+    return np.where((sharers == 2) & (others == 1), ODD_ROWS / 2, ODD_ROWS)
 
 
-def _rows_of(matrix: Matrix, problem: Mapping[str, int]) -> float:
-    """The same for a factor of a problem."""
-    return odd_rows(problem.get(matrix.leading_dimension, 0) * matrix.element_bytes)
+def _row_bytes(matrix: Matrix, problem: Mapping[str, int]) -> int:
+    return problem.get(matrix.leading_dimension, 0) * matrix.element_bytes
 
 
 def _copy_work(plan: WgmmaPlan, copied: CopyPlan, problem: Mapping[str, int]) -> Work:

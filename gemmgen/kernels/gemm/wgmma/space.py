@@ -89,13 +89,13 @@ SHARED_BY_MANY = 6
 and run side by side, their requests meet on the way to the L2: 11 such grids took 5% more, and up to 16%, where blocks took the SMs as
 these became free; 11 in which a single block or cluster read it took 4% less, and 11 of more blocks 3% less. Grids of several waves took
 between 3% less and 7% more, the same on average: they wait."""
-DENSE, DENSE_APART, DENSE_FILLED = 55.0, 70.0, 0.85
+DENSE, DENSE_APART, DENSE_FILLED = 55.0, 65.0, 0.85
 DENSE_OPERATIONS = {2: 1e11, 1: 2e11}
 """Tile area over the sum of its sides from which on grids are bound by arithmetic, and not by what SMs get from the L2; the same for single
-waves of which two to five blocks read each tile of the larger factor, since five of tiles of 192 x 80 and 192 x 88 took 4 to 15% more; the
-part of the SMs that work; and operations of a problem, for elements of 2 and of 1 bytes. Blocks that start early then hide the launch: 48
-such grids of 18 to 147 us took 1.7% less on an H200 on average, at best 4.6% less and at worst 1.1% more. The next launch's blocks spread
-evenly, one to an SM, as these become free. Grids that are bound by the L2 took up to 13% more."""
+waves of which two to five blocks read each tile of the larger factor, since five of tiles of 192 x 80 and 192 x 88 took 4 to 15% more, and
+four of 128 x 144 took 4% less; the part of the SMs that work; and operations of a problem, for elements of 2 and of 1 bytes. Blocks that
+start early then hide the launch: 48 such grids of 18 to 147 us took 1.7% less on an H200 on average, at best 4.6% less and at worst 1.1%
+more. The next launch's blocks spread evenly, one to an SM, as these become free. Grids that are bound by the L2 took up to 13% more."""
 BAND, WIDE_BAND = 8, 16
 """Tiles that consecutive blocks take across a band. Where a grid is one wave, and its larger tiles are each read by up to ``WIDE_BAND``
 blocks, these follow one another: requests of neighbours for one tile meet on the way to the L2. 23 grids with 9 to 16 such blocks took 3.9%
@@ -106,10 +106,15 @@ has room for a block of the next launch. 24 such kernels of 9 to 26 us took 2.4 
 With slices of k, two blocks an SM may take 0.35 of the places: three slices of 40 tiles, 0.45 of them, took 29% more."""
 SHORT_BYTES = 16e6
 """Bytes of a problem below which all of its kernels start early: the launch is a fourth of their time."""
-SHORT_ROWS, SHORT_WHOLE, SHORT_SLICES = (9, 48), 0.15, -0.07
+SHORT_ROWS, SHORT_WHOLE, SHORT_HALVES, SHORT_NARROW_HALVES = (9, 48), 0.15, -0.07, -0.14
 """Rows of short products of 16-bit elements whose kernels take more or less time than traits tell, and the logarithms of the factors: for
-kernels of whole k, and of slices of k with one block to an SM. For 16 to 48 rows, 16 of the former, of 5 to 8 us, took 20% more on an H200,
-and 9 of the latter 7% less."""
+kernels of whole k, and of two slices of k with one block to an SM, by tiles of 128 rows and of 64. For 16 to 48 rows, 16 of the former, of
+5 to 8 us, took 20% more on an H200; three and four slices took 0 to 1% more, two 7 to 15% less: 16 x 2048 x 3072 took 5.5 us by three,
+5.0 by two."""
+IN_TURN, NARROW_IN_TURN = 0.02, 0.04
+"""Logarithms of the factors on the time of kernels of 16-bit elements whose blocks take several tiles each: for groups that share a tile,
+and for groups of 64 rows in ping-pong. Of 18 products of 16 to 570 us on an H200, 77 of the former took 2% more, beside 90 of 128 rows in
+ping-pong, and three of the latter 4% more."""
 SAVED, SAVED_OF_SLICES = 0.7e-6, 1.7e-6
 SAVING_BYTES, SAVING_COLUMNS, SAVING_BYTES_OF_WHOLE = (640, 896), 32, 2048
 SAVING_BLOCKS, SAVING_PAIRS, SAVING_SHORT, SAVING_WAVES = 0.55, 0.9, 6e7, (1.65, 2.0)
@@ -623,7 +628,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         operations=operations,
         unit={"bf16": "f16", "f16": "f16", "s8": "int8"}.get(storage.type, "fp8") + "_wgmma",
         issue=issue,
-        loaded_bytes=loaded_a * odd_rows(_row_bytes(request.a)) + loaded_b * odd_rows(_row_bytes(request.b)),
+        loaded_bytes=loaded_a * odd_rows(_row_bytes(request.a), at.cluster_n, at.cluster_m)
+        + loaded_b * odd_rows(_row_bytes(request.b), at.cluster_m, at.cluster_n),
         in_flight=at.stages,
         stored_bytes=store_costs("wgmma")[way] * stored * (1 + added) * (1 if hidden else results) + (sums if divided else 0.0),
         memory_bytes=memory_bytes,
@@ -685,8 +691,14 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     else:
         saved = np.where(full & (~sliced | (held_bytes >= SAVING_BYTES[1])), SAVED, 0.0)
     beside_traits = np.zeros_like(blocks)
+    if size == 2 and not lattice.ping_pong:
+        beside_traits = np.where((waves > 1) & (at.resident == 1) & ~sliced, IN_TURN, 0.0)
+    elif size == 2:
+        beside_traits = np.where((waves > 1) & (at.resident == 1) & (at.tile_m == BLOCK_ROWS), NARROW_IN_TURN, 0.0)
     if memory_bytes < SHORT_BYTES and size == 2 and SHORT_ROWS[0] <= min(m, n) <= SHORT_ROWS[1]:
-        beside_traits = np.where(sliced, np.where(at.resident == 1, SHORT_SLICES, 0.0), SHORT_WHOLE)
+        halves = (at.resident == 1) & (at.cluster_k == 2)
+        of_halves = np.where(at.tile_m == BLOCK_ROWS, SHORT_NARROW_HALVES, SHORT_HALVES)
+        beside_traits = np.where(sliced, np.where(halves, of_halves, 0.0), SHORT_WHOLE)
     return Points(made, features, traits, lambda found: point_model().errors(found), beside_traits, saved, spec)
 
 
