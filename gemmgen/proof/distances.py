@@ -77,11 +77,13 @@ class Distances:
         same_thread: bool,
         when: tuple[object, ...],
         ordered: Iterable[z3.ArithRef] = (),
+        parts: Sequence[z3.ArithRef] = (),
     ) -> Collection[int]:
         """Those of some distances, added to the address of the second access, at which the two accesses may touch the same byte.
 
         ``together``: conditions under which both take place between the same barriers, named by ``when``. ``same_thread``: one thread may
-        be both. ``ordered``: numbers of teams of threads; two threads with one number do not meet.
+        be both. ``ordered``: numbers of teams of threads; two threads with one number do not meet. ``parts``: numbers of teams that have
+        barriers of their own.
         """
         if one.address is None or two.address is None or not isinstance(one.size, int) or not isinstance(two.size, int):
             return distances
@@ -96,9 +98,19 @@ class Distances:
         if between is None or differences is None:
             return distances
         near: set[int] = set()
+        tables = [(part, numbers) for part in parts if (numbers := self._enumerated(part)) is not None]
         for shared in differences:
             met = {at for at in distances if _any_within(between, at - shared - one.size, at - shared + two.size)}
-            if met - near and not self._is_excluded(mine, theirs, shared, together, when):
+            if not met - near or self._is_excluded(mine, theirs, shared, together, when):
+                continue
+            for part, numbers in tables:  # where only threads of one team meet, the barriers of their team may exclude it
+                others = _between(table, self._allowed(one), table_, self._allowed(two), same_thread, [*teams, numbers])
+                if others is None or any(_any_within(others, at - shared - one.size, at - shared + two.size) for at in met):
+                    continue
+                within = [*together, part == self._other.term(part)]
+                if self._is_excluded(mine, theirs, shared, within, (*when, "in one team", part.get_id())):
+                    break
+            else:
                 near |= met
         return near
 
@@ -135,6 +147,13 @@ class Distances:
             if meets.any() or not self._known.solver.proves([*premises, *same], never, MILLISECONDS):
                 return False
         return True
+
+    def _enumerated(self, part: z3.ArithRef) -> Numbers | None:
+        """A number of each thread; None if it depends on more than the thread's index."""
+        try:
+            return evaluate(part, self._known.all_threads())
+        except NotEnumerable:
+            return None
 
     def _allowed(self, access: Access) -> Numbers:
         """The numbers of the threads that conditions on the thread alone let through."""

@@ -642,6 +642,7 @@ def _meeting(
         one.group is not None or two.group is not None,
         when,
         _ordered_teams(lifter, one, two, other, meetings),
+        [members for members in lifter.members if members is not None],
     )
     if not near:
         verdict.obligations += pairs

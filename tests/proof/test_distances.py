@@ -62,6 +62,46 @@ extern "C" __global__ void kernel(const float* x, float* y, int n)
     "1",
     256,
 )
+RINGS = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int n)
+{
+    __shared__ float s[128 * 3];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int count = n - warp * 5;
+    const unsigned at = (unsigned)__cvta_generic_to_shared(s + warp * 96 + lane);
+    float sum = 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at), "l"(x + lane) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at + 128), "l"(x + lane) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    #pragma unroll 1
+    for (int t = 0; t < count; ++t) {
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncwarp();
+        sum += s[warp * 96 + t % 3 * 32 + 31 - lane];
+        if (t + 2 < count)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at + (t + 2) % 3 * 128), "l"(x + lane) : "memory");
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    y[threadIdx.x] = sum;
+}
+""",
+    (array("x", "input", ("n + 32",), ("1",)), array("y", "output", ("128",), ("1",))),
+    ("n",),
+    "1",
+    128,
+)
+OF_RINGS: dict[str, tuple[str, str]] = {
+    "a wait for one group less": ("wait_group 1;", "wait_group 2;"),
+    "no barrier of the warp": ("        __syncwarp();\n", ""),
+    "the next stage is read": ("t % 3 * 32 + 31", "(t + 1) % 3 * 32 + 31"),
+    "the stage that is read is filled": ("(t + 2) % 3 * 128", "t % 3 * 128"),
+    "another warp's stage is read": ("s[warp * 96 + t", "s[(warp ^ 1) * 96 + t"),
+    "stages overlap by one element": ('"r"(at + 128)', '"r"(at + 124)'),
+    "rings overlap by one stage": ("s + warp * 96 + lane", "s + warp * 64 + lane"),
+    "the first copies are one group": ('"r"(at), "l"(x + lane) : "memory");', '"r"(at), "l"(x + lane) : "memory"); if (0)'),
+}
 OF_WARPS: dict[str, tuple[str, str]] = {
     "no barrier before the load": ("        __syncwarp();\n        if", "        if"),
     "no barrier behind the load": ("        __syncwarp();\n    }", "    }"),
@@ -109,6 +149,21 @@ def test_bytes_that_two_threads_of_warps_touch(mistake: str) -> None:
     text, instead = OF_WARPS[mistake]
     assert WARPS.source.count(text) == 1
     assert not races(lifted(WARPS.source.replace(text, instead), WARPS), True).holds
+
+
+def test_rings_of_warps_have_no_race() -> None:
+    lifter = lifted(RINGS.source, RINGS)
+    before = lifter.known.solver.queries
+    verdict = races(lifter, True)
+    assert verdict.holds, verdict.unproved
+    assert lifter.known.solver.queries - before < 30
+
+
+@pytest.mark.parametrize("mistake", OF_RINGS)
+def test_bytes_that_two_threads_touch_in_rings_of_warps(mistake: str) -> None:
+    text, instead = OF_RINGS[mistake]
+    assert RINGS.source.count(text) == 1
+    assert not races(lifted(RINGS.source.replace(text, instead), RINGS), True).holds
 
 
 @pytest.mark.parametrize("seed", range(20))
