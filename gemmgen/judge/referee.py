@@ -22,7 +22,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import round_up
 from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import FIELD
-from gemmgen.emulator.data_flow import ProgramFlow, flow_of
+from gemmgen.emulator.data_flow import ProgramFlow, flow_of, instructions_of
 from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
 from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions, KernelCandidate
 from gemmgen.judge.reference import Arrays, Question, Reference
@@ -34,6 +34,7 @@ from gemmgen.judge.text import (
     factors_of,
     floats_of,
     integers_of,
+    limits_of,
     marks,
     other_builds,
     takes_alignment,
@@ -81,6 +82,10 @@ _PROBLEMS_OF_BUILDS = 3
 """Number of the last problems that other builds of a source compute, in addition to the first problem."""
 LATER = (0, 1, 1 << 20)
 """Numbers of calls between the first call and the one whose results must not depend on them."""
+_MANY_BLOCKS = 300
+_OFTEN = (30, 500, 1 << 13, 1 << 17)
+"""Further ones, for kernels."""
+_MAX_OFTEN = 12
 _WITH_INFINITY = ("f32", "f16", "bf16")
 _LITERALS = 48
 """Numbers of a code that are tried as data, and as many as sizes."""
@@ -96,6 +101,8 @@ _LEAST = 1e-30
 """Magnitude below which numbers may be flushed to zero."""
 _SEARCHED, _MAX_SEARCHED = 100, 72
 """Shapes that a search tries, and the first size that is none of theirs."""
+_MAX_LITERAL = 1 << 9
+"""Remainders that are tried as sizes are below."""
 _OFFSETS = (16, 32, 64, 128)
 """Bytes behind an aligned address at which arrays begin, if a kernel tests their alignment; and those of one element."""
 _LESS_WORK = 0.75
@@ -465,11 +472,16 @@ class Referee:
             self.candidate.note_answers(noted, sizes, self._inputs(sizes, "ordinary"), answers, one_block=True)
         known, tried = [self.given[0]], 0
         factors = list(dict.fromkeys(value for program in self.candidate.programs() for value in factors_of(program)))
+        literals = list(dict.fromkeys(value for program in self.candidate.programs() for value in integers_of(program)))
+        remainders = [(name, size) for size in _with_remainders(factors, literals) for name in known[0]][: _SEARCHED // 2]
         while tried < _SEARCHED and any(True for _ in noted.one_sided(answers)):
             tried += 1
             sizes = dict(known[rng.integers(0, len(known))])
             names = list(sizes)
-            for name in names if tried % 3 == 0 or len(names) == 1 else [names[rng.integers(0, len(names))]]:
+            if remainders:
+                name, size = remainders.pop(0)
+                names, sizes[name] = [], round_up(size, self.task.multiples.get(name, 1))
+            for name in names if tried % 3 == 0 or len(names) < 2 else [names[rng.integers(0, len(names))]]:
                 size = int(rng.integers(1, _MAX_SEARCHED))
                 if factors and tried % 2:
                     size = factors[rng.integers(0, len(factors))] * int(rng.integers(1, 4))
@@ -533,7 +545,7 @@ class Referee:
                     arrays = self._inputs(base, others, seed=17)
                     if self._place_numbers(argument, arrays[argument.name], floats, moderate):
                         plan.append((base, arrays, moderate))
-        sizes = {value for program in self.candidate.programs() for value in integers_of(program) if value > POWER}
+        sizes = {value for program in self.candidate.programs() for value in limits_of(program) if value > POWER}
         for value in sorted(sizes)[:_LITERALS]:
             for name, size in itertools.product(base, (value, value + 2)):
                 step = self.task.multiples.get(name, 1)
@@ -720,6 +732,22 @@ class Referee:
             for name, values in usual.outputs.items():
                 if values.tobytes() != run.outputs[name].tobytes():
                     self._fail("order-dependent", self.given[0], f"{name} has other bits under schedule {seed}")
+        self._check_arrivals()
+
+    def _check_arrivals(self) -> None:
+        """Runs a kernel with atomics on many blocks that come in random order: it may decide by how far a block is from its place."""
+        if not isinstance(self.candidate, KernelCandidate) or any(program.polls for program in self.candidate.programs()):
+            return
+        draws = any(inst.opcode == "atom" for program in self.candidate.programs() for inst in instructions_of(program))
+        sizes = self._with_blocks(_MANY_BLOCKS) if draws else None
+        if sizes is not None:
+            inputs = self._inputs(sizes, "ordinary")
+            run = self._run(sizes, inputs, Conditions(warp_order=3))
+            numbers = self._numbers(inputs)
+            magnitudes = {name: np.abs(array) for name, array in numbers.items()}
+            expected, magnitude = self.reference.answers([Question(sizes, numbers), Question(sizes, magnitudes)])
+            if run is not None:
+                self._compare(sizes, "ordinary", run, expected, magnitude, "order-dependent")
 
     def _check_starved(self, inputs: Arrays, usual: Called, wanted: Arrays, magnitude: Arrays) -> None:
         """A kernel that waits without end gives no verdict here, nor does one that ends by a trap; one that gives up after some turns
@@ -747,7 +775,13 @@ class Referee:
         mixed = {
             name: np.where(rng.integers(0, 2, array.shape, dtype=np.bool_), array, inputs[1][name]) for name, array in inputs[0].items()
         }
-        for last, more in ((inputs[1], LATER[0]), (mixed, LATER[1]), (inputs[1], LATER[2])):
+        plan = [(inputs[1], LATER[0]), (mixed, LATER[1]), (inputs[1], LATER[2])]
+        if isinstance(self.candidate, KernelCandidate):
+            # A call that counts the calls before it is wrong from a number on that it compares them with, or at this number.
+            limits = [value for program in self.candidate.programs() for value in integers_of(program) if 2 < value < LATER[2]]
+            numbers = dict.fromkeys((*_OFTEN, *(value - less for value in limits for less in (1, 0))))
+            plan += [(inputs[1], more) for more in list(numbers)[:_MAX_OFTEN]]
+        for last, more in plan:
             later = self._try(sizes, partial(self.candidate.later_call, sizes, inputs[0], last, more))
             alone = self._run(sizes, last) if later is not None else None
             if alone is None or later is None:
@@ -926,6 +960,17 @@ class Referee:
                 at = int(np.flatnonzero(words != expected)[0])
                 self._fail("another-polynomial", self.given[0], f"{name}, element {at}, is another polynomial of the inputs")
         self.verdict.checks.append("one run over a finite field" if compared else "no field test: the reference is no polynomial")
+
+
+def _with_remainders(factors: Sequence[int], literals: Sequence[int]) -> Iterator[int]:
+    """Sizes that leave a literal as the remainder by a factor, and numbers beside those."""
+    found: dict[int, None] = {}
+    for literal in (value for value in literals if 0 < value < _MAX_LITERAL):
+        found |= dict.fromkeys((literal, literal + 1))
+    for factor, literal in itertools.product(factors, literals):
+        if 0 < literal < factor:
+            found[factor + literal] = None
+    yield from found
 
 
 def _raise(failure: CandidateFailed) -> None:

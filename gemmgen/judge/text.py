@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -21,14 +21,22 @@ _DATES = re.compile(r"\b__(?:TIME|DATE|TIMESTAMP)__\b")
 _LITERALS = re.compile(r'"(?:\\.|[^"\\\n])*"')
 _BUILD = re.compile(r"\b__CUDA_ARCH(?:_LIST|_FEAT_\w+|_SPECIFIC|_FAMILY_SPECIFIC)?__\b|\b__CUDA_ARCH_FEAT_\w+\b")
 _COMPILER = re.compile(r"\b(?:__CUDACC_RTC__|__NVCC__|__CUDACC_VER_\w+__)\b")
+_HOST_COMPILER = re.compile(
+    r"\b(?:__GNUC__|__GNUC_MINOR__|__VERSION__|__linux__|__linux|__unix__|__x86_64__|__ELF__|__OPTIMIZE__|__GLIBC__)\b"
+)
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*\n", re.MULTILINE)
 _OTHER_ARCHITECTURES = ("sm_80", "sm_90a", "sm_120a")
 _FLOATS = (("f32",), ("f64",), ("f16",))
 _ALIGNMENT_MASK = 0xFF
 """Bits of an address that its alignment decides."""
 _PASSES = (
     *("mov", "cvta", "cvt", "add", "sub", "shl", "shr", "and", "or", "xor", "mad", "selp", "mul", "bfe", "prmt", "not", "lop3"),
-    *("shfl", "min", "max", "div", "rem", "neg", "abs", "popc", "clz", "brev", "shf", "bfind"),
+    *("shfl", "min", "max", "div", "rem", "neg", "abs", "popc", "clz", "brev", "shf", "bfind", "bfi", "mul24", "mad24", "sad", "dp4a"),
+    *("fma", "rcp", "sqrt", "ex2", "lg2", "sin", "cos", "tanh", "rsqrt", "slct", "mma"),
 )
+_KEEPS_PLACES = ("mov", "cvta", "cvt", "add", "sub", "shl", "and", "or", "xor", "selp", "not", "neg", "shfl", "min", "max")
+"""Instructions after which an address's lowest bits are the lowest ones still."""
+_ANY_PLACE = 64
 
 
 _MAX_FACTOR = 1 << 12
@@ -64,6 +72,19 @@ def integers_of(program: Program) -> list[int]:
     """The integer literals that a kernel compares something with."""
     compared = (inst for inst in instructions_of(program) if inst.opcode in ("setp", "set"))
     return list(dict.fromkeys(operand.value for inst in compared for operand in inst.operands if isinstance(operand, Integer)))
+
+
+def limits_of(program: Program) -> list[int]:
+    """The integers that a kernel compares something with, and those from which on a bit that it shifts to the lowest place, or takes by a
+    mask, is set."""
+    found = dict.fromkeys(integers_of(program))
+    for inst in instructions_of(program):
+        by = inst.operands[2] if inst.opcode in ("shr", "and") and len(inst.operands) > 2 else None
+        if isinstance(by, Integer) and inst.opcode == "shr" and 0 < by.value < 32:
+            found[1 << by.value] = None
+        elif isinstance(by, Integer) and by.value:
+            found[by.value & -by.value] = None
+    return list(found)
 
 
 def factors_of(program: Program) -> list[int]:
@@ -106,7 +127,7 @@ def date_of_build(code: KernelCode) -> str:
 
 def takes_alignment(program: Program) -> bool:
     """True if a kernel takes the lowest bits of an address, by which arrays may be aligned to a few bytes or to many."""
-    everything, holds, _ = _addresses(program)
+    everything, holds, _, _ = _addresses(program)
     taken = (inst for inst in everything if inst.opcode == "and" and inst.type != "pred" and isinstance(inst.operands[2], Integer))
     return any(
         0 < inst.operands[2].value <= _ALIGNMENT_MASK and any(register.name in holds for register in registers_of(inst.operands[1]))
@@ -115,22 +136,42 @@ def takes_alignment(program: Program) -> bool:
     )
 
 
-def _addresses(program: Program) -> tuple[list[Instruction], set[str], set[str]]:
-    """All instructions, the registers that hold addresses or what is computed from them, and those that hold whole addresses."""
+def _addresses(program: Program) -> tuple[list[Instruction], set[str], set[str], dict[str, int]]:
+    """All instructions, the registers that hold addresses or what is computed from them, those that hold whole addresses, and by how many
+    places the address in a register is shifted to the right at most."""
     pointers = {parameter.name for parameter in program.entry.parameters if parameter.size == 8}
     holds: set[str] = set()
     whole: set[str] = set()
+    shifted: dict[str, int] = {}
     everything = list(instructions_of(program))
     sizes = _counted_parameters(everything, pointers)
     changed = True
     while changed:
         changed = False
         for inst in everything:
-            if _gives_address(inst, holds, pointers - sizes) and not holds.issuperset(names := written_by(inst)):
+            if not _gives_address(inst, holds, pointers - sizes, shifted):
+                continue
+            names = written_by(inst)
+            places = _places(inst, len(names), shifted)
+            if not holds.issuperset(names) or any(shifted.get(name, 0) < place for name, place in zip(names, places, strict=True)):
                 holds.update(names)
-                whole.update(names if inst.opcode in ("ld", "mov", "cvta") else ())
+                whole.update(names if inst.opcode in ("ld", "mov", "cvta") and len(names) == 1 else ())
+                shifted |= {name: max(place, shifted.get(name, 0)) for name, place in zip(names, places, strict=True)}
                 changed = True
-    return everything, holds, whole
+    return everything, holds, whole, shifted
+
+
+def _places(inst: Instruction, count: int, shifted: Mapping[str, int]) -> list[int]:
+    """By how many places the address is shifted to the right in each result of an instruction, at most."""
+    if inst.opcode == "ld":
+        return [0] * count
+    before = max((shifted.get(name, 0) for name in source_registers(inst)), default=0)
+    if inst.opcode == "mov" and count > 1:
+        return [min(before + number * 64 // count, _ANY_PLACE) for number in range(count)]
+    by = inst.operands[2] if inst.opcode == "shr" else None
+    if isinstance(by, Integer):
+        return [min(before + by.value, _ANY_PLACE)] * count
+    return [before if inst.opcode in _KEEPS_PLACES else _ANY_PLACE] * count
 
 
 def address_that_decides(program: Program) -> Instruction | None:
@@ -138,7 +179,7 @@ def address_that_decides(program: Program) -> Instruction | None:
     depend on addresses.
 
     Tests for alignment and for null pointers are allowed, and so are comparisons of two addresses."""
-    everything, holds, whole = _addresses(program)
+    everything, holds, whole, _ = _addresses(program)
 
     def of_address(operand: Operand, among: set[str]) -> bool:
         return not isinstance(operand, Address) and any(register.name in among for register in registers_of(operand))
@@ -170,7 +211,7 @@ def _counted_parameters(everything: list[Instruction], pointers: set[str]) -> se
     return pointers - {name for register, name in loaded.items() if register in addresses}
 
 
-def _gives_address(inst: Instruction, holds: set[str], pointers: set[str]) -> bool:
+def _gives_address(inst: Instruction, holds: set[str], pointers: set[str], shifted: Mapping[str, int]) -> bool:
     if inst.opcode == "ld" and inst.has("param"):
         base = inst.operands[1].base if isinstance(inst.operands[1], Address) else None
         return isinstance(base, Symbol) and base.name in pointers
@@ -180,8 +221,10 @@ def _gives_address(inst: Instruction, holds: set[str], pointers: set[str]) -> bo
     if inst.opcode not in _PASSES:
         return False
     read = [operand for operand in inst.operands[1:] if any(register.name in holds for register in registers_of(operand))]
-    if inst.opcode == "and" and any(isinstance(each, Integer) and 0 <= each.value <= _ALIGNMENT_MASK for each in inst.operands[1:]):
-        return False
+    if inst.opcode == "and":
+        place = max((shifted.get(name, 0) for name in source_registers(inst)), default=0)
+        if any(isinstance(each, Integer) and 0 <= each.value << place <= _ALIGNMENT_MASK for each in inst.operands[1:]):
+            return False
     # The distance of two addresses is no address.
     return bool(read) and not (inst.opcode == "sub" and len(read) == 2)
 
@@ -198,6 +241,12 @@ def other_builds(code: KernelCode) -> Iterator[tuple[str, KernelCode | None]]:
     if _COMPILER.search(text):
         without = "#undef __CUDACC_RTC__\n#ifndef __NVCC__\n#define __NVCC__ 1\n#endif\n#line 1\n"
         builds.append(("by nvcc", without + code.source, code.architecture))
+    if macros := sorted(set(_HOST_COMPILER.findall(text))):
+        # Behind the last header, which may not compile with them.
+        place = max((match.end() for match in _INCLUDE.finditer(code.source)), default=0)
+        values = {name: '"13"' if name == "__VERSION__" else "13" for name in macros}
+        defined = "".join(f"#ifndef {name}\n#define {name} {value}\n#endif\n" for name, value in values.items())
+        builds.append(("with a host compiler's macros", code.source[:place] + defined + code.source[place:], code.architecture))
     for description, source, architecture in builds:
         try:
             other = load_kernel(source, code.name, code.folder, replace(code.options, architecture=architecture), is_ptx=False)
