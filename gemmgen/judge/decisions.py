@@ -82,7 +82,7 @@ def _decisions(program: Program, by_sizes: bool) -> Iterator[Instruction]:
     loads = {id(inst) for inst in everything if inst.opcode in ("ld", "ldu", "ldmatrix", "tex") and not inst.has("param")}
     # Tickets, flags and counters are not decided by inputs.
     messages = {id(inst) for inst in everything if inst.opcode == "atom" or (inst.opcode == "ld" and inst.first_of(_SHARED_BY_THREADS))}
-    flow = flow_of(program)
+    flow, readers = flow_of(program), _readers(everything)
     of_messages = (
         [tainted.any_of(source_registers(inst)) for inst, tainted in flow.spread_from(messages)] if messages else [False] * len(everything)
     )
@@ -93,8 +93,32 @@ def _decisions(program: Program, by_sizes: bool) -> Iterator[Instruction]:
             tainted.any_of(register.name for register in registers_of(operand)) for operand in inst.operands[1:3]
         ):
             continue  # the better of two values that are both data
+        if _is_sign_of_quotient(inst, readers):
+            continue
         if answers and not message and tainted.any_of(source_registers(inst)) != by_sizes:
             yield inst
+
+
+def _readers(everything: Sequence[Instruction]) -> dict[str, list[Instruction]]:
+    readers: dict[str, list[Instruction]] = {}
+    for inst in everything:
+        for name in (*source_registers(inst), *([inst.guard.name] if inst.guard is not None else [])):
+            readers.setdefault(name, []).append(inst)
+    return readers
+
+
+def _is_sign_of_quotient(inst: Instruction, readers: dict[str, list[Instruction]]) -> bool:
+    """True for the sign of a number, or a part of it, that is added to this number before a division by a power of two: the quotient is
+    rounded towards zero."""
+    if inst.opcode != "shr" or not isinstance(inst.operands[0], Register) or not isinstance(inst.operands[1], Register):
+        return False
+    number, uses = inst.operands[1], readers.get(inst.operands[0].name, [])
+    if inst.type[0] == "s" and len(uses) == 1 and uses[0].opcode == "shr" and isinstance(part := uses[0].operands[0], Register):
+        uses = readers.get(part.name, [])
+    if len(uses) != 1 or uses[0].opcode != "add" or number not in uses[0].operands[1:] or not isinstance(uses[0].operands[0], Register):
+        return False
+    of_sum = readers.get(uses[0].operands[0].name, [])
+    return bool(of_sum) and all(each.opcode in ("shr", "and") and each.type[0] in "sb" for each in of_sum)
 
 
 def _asserts(program: Program, decisions: Sequence[Instruction]) -> frozenset[int]:

@@ -153,12 +153,24 @@ def _addresses(program: Program) -> tuple[list[Instruction], set[str], set[str],
                 continue
             names = written_by(inst)
             places = _places(inst, len(names), shifted)
+            if _is_negative(inst, holds):
+                names = (*names, *[f"-{name}" for name in names])
+                places = [*places, *places]
             if not holds.issuperset(names) or any(shifted.get(name, 0) < place for name, place in zip(names, places, strict=True)):
                 holds.update(names)
                 whole.update(names if inst.opcode in ("ld", "mov", "cvta") and len(names) == 1 else ())
                 shifted |= {name: max(place, shifted.get(name, 0)) for name, place in zip(names, places, strict=True)}
                 changed = True
     return everything, holds, whole, shifted
+
+
+def _is_negative(inst: Instruction, holds: set[str]) -> bool:
+    """True for the negative of an address, to which a number may have been added."""
+    first, *rest = [[register.name for register in registers_of(operand)] for operand in inst.operands[1:]] or [[]]
+    if inst.opcode == "sub":
+        return not holds.intersection(first) and any(holds.intersection(names) for names in rest)
+    negative = any(f"-{name}" in holds for names in (first, *rest) for name in names)
+    return negative if inst.opcode in ("add", "mov", "cvt") else inst.opcode == "neg"
 
 
 def _places(inst: Instruction, count: int, shifted: Mapping[str, int]) -> list[int]:
@@ -171,7 +183,10 @@ def _places(inst: Instruction, count: int, shifted: Mapping[str, int]) -> list[i
     by = inst.operands[2] if inst.opcode == "shr" else None
     if isinstance(by, Integer):
         return [min(before + by.value, _ANY_PLACE)] * count
-    return [before if inst.opcode in _KEEPS_PLACES else _ANY_PLACE] * count
+    added = inst.opcode == "mad" and not any(
+        register.name in shifted for operand in inst.operands[1:3] for register in registers_of(operand)
+    )
+    return [before if added or inst.opcode in _KEEPS_PLACES else _ANY_PLACE] * count
 
 
 def address_that_decides(program: Program) -> Instruction | None:
@@ -221,12 +236,16 @@ def _gives_address(inst: Instruction, holds: set[str], pointers: set[str], shift
     if inst.opcode not in _PASSES:
         return False
     read = [operand for operand in inst.operands[1:] if any(register.name in holds for register in registers_of(operand))]
-    if inst.opcode == "and":
+    if inst.opcode in ("and", "or"):
         place = max((shifted.get(name, 0) for name in source_registers(inst)), default=0)
-        if any(isinstance(each, Integer) and 0 <= each.value << place <= _ALIGNMENT_MASK for each in inst.operands[1:]):
+        taken = [each.value if inst.opcode == "and" else ~each.value for each in inst.operands[1:] if isinstance(each, Integer)]
+        if any(0 <= mask << place <= _ALIGNMENT_MASK for mask in taken):
             return False
-    # The distance of two addresses is no address.
-    return bool(read) and not (inst.opcode == "sub" and len(read) == 2)
+    # The distance of two addresses is no address, nor is a number less an address, added to an address.
+    signs = [any(f"-{register.name}" in holds for register in registers_of(operand)) for operand in read]
+    return bool(read) and not (
+        len(read) == 2 and ((inst.opcode == "sub" and signs[0] == signs[1]) or (inst.opcode == "add" and signs[0] != signs[1]))
+    )
 
 
 def other_builds(code: KernelCode) -> Iterator[tuple[str, KernelCode | None]]:
