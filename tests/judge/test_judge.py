@@ -22,7 +22,7 @@ from gemmgen.judge.task import Task, parse_shapes
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import load_kernel
 
-from . import branchless, chance, gaming, held_out, more_held_out, rare, styles, triggers, unseen
+from . import branchless, chance, circumstances, gaming, held_out, more_held_out, rare, styles, triggers, unseen
 from .corpus import GEMM, GEMM_SHAPE, LOOP, ROWS, Candidate, exploits, gemm_source, honest
 
 REFERENCES = Path(__file__).with_name("references.py")
@@ -57,7 +57,7 @@ def test_an_honest_kernel_is_accepted(candidate):
 
 HELD_OUT = [
     each
-    for file in (held_out, more_held_out, gaming, chance, rare, unseen, triggers, branchless, styles)
+    for file in (held_out, more_held_out, gaming, chance, rare, unseen, triggers, branchless, styles, circumstances)
     for each in (*file.exploits(), *file.honest())
 ]
 
