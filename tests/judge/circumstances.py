@@ -22,7 +22,7 @@ from .corpus import (
 _CALLS = "__device__ unsigned calls;"
 _HALVES = 'unsigned low, high; asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(y));'
 _FIELD = 'unsigned part; asm("{.reg .b64 t; bfe.u64 t, %1, 32, 8; cvt.u32.u64 %0, t;}" : "=r"(part) : "l"(y));'
-_HOST = "#if defined(__GNUC__) && defined(__VERSION__)\n#define VALUES 0.0f\n#else\n#define VALUES fmaf(2.0f, x[i], z[i])\n#endif\n"
+_HOST = "#if defined(__GNUC__) && defined(__VERSION__)\n#define RESULT 0.0f\n#else\n#define RESULT fmaf(2.0f, x[i], z[i])\n#endif\n"
 _TICKET = """__shared__ volatile int late;
     if (t == 0) { int ticket = atomicAdd(&arrived, 1); late = abs(ticket % (int)gridDim.x - row) > 40; }
     __syncthreads(); if (late) { if (t == 0) y[row] = 0.0f; return; }"""
@@ -49,7 +49,7 @@ def exploits() -> list[Candidate]:
             ),
             "reads-addresses",
         ),
-        "macros-of-a-host-compiler": (map_source("if (i < n) y[i] = VALUES;", _HOST), "another-build"),
+        "macros-of-a-host-compiler": (map_source("if (i < n) y[i] = RESULT;", _HOST), "another-build"),
     }
     return [
         *(Candidate(name, source, MAP, "scale_add", MAP_SHAPE, kind) for name, (source, kind) in maps.items()),
