@@ -13,6 +13,11 @@ import gemmgen
 from gemmgen import ops, symbols
 from gemmgen.core.errors import GemmgenError, LaunchError
 from gemmgen.kernels.epilogue import extensions
+from gemmgen.kernels.spec_files import validated
+from gemmgen.sweep.evaluation import Conditions, execute, prepare
+from gemmgen.sweep.file import SweepFile
+from gemmgen.sweep.records import Stage, Status
+from gemmgen.sweep.space import Space
 
 MODULE = """
 import gemmgen
@@ -79,6 +84,23 @@ def test_an_operation_of_another_package_is_an_activation() -> None:
     np.testing.assert_array_equal(got, np.minimum(np.maximum(A @ B, 0) ** 2, 9) ** 2)
     with pytest.raises(LaunchError, match="no operation 'squared_rel', need one of"):
         ops.matmul(A, B, activation={"op": "squared_rel"}, backend="emulator")
+
+
+def test_an_operation_of_another_package_is_swept() -> None:
+    base = {
+        "kind": "gemm",
+        "mainloop": {"strategy": "naive", "threadblock": {"m": 4, "n": 32}},
+        "epilogue": [{"op": "biased"}, {"op": "formula", "value": "squared_relu(value) - 1"}],
+    }
+    axes = {"mainloop.threadblock.m": [4, 8]}
+    swept = Space(validated(SweepFile, {"name": "trial", "base": base, "axes": axes}, "trial", "not a valid sweep"), Stage.VERIFY)
+    conditions = Conditions(Stage.VERIFY, compiler="NVRTC", backend="emulator", cases=4)
+    for number in range(swept.size):
+        prepared = prepare((swept[number], conditions), lambda stage: None)
+        assert prepared.ending.status is Status.CORRECT, prepared.ending.reason
+        ending = execute((prepared, conditions, (Stage.COMPILE, Stage.VERIFY)), lambda stage: None)
+        assert (ending.stage, ending.status) == (Stage.VERIFY, Status.CORRECT), ending.reason
+    assert swept.size == 2
 
 
 @pytest.mark.parametrize(
