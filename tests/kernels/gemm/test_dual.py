@@ -151,6 +151,23 @@ def test_gated_matmul() -> None:
     np.testing.assert_array_equal(got, a[0] @ up * scale - a[0] @ gate)
 
 
+def test_pairs_of_columns_are_rotated() -> None:
+    """Rotary embeddings: the second matrix has the columns of each pair exchanged."""
+    rng = np.random.default_rng(6)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, 9), (9, 8)))
+    angles = np.outer(np.arange(5), 10.0 ** -np.arange(4)).repeat(2, axis=1)
+    cosine, sine = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    formula = {
+        "inputs": {"cosine": {"per": "element"}, "sine": {"per": "element"}},
+        "value": "acc * cosine + (acc2 if column % 2 == 1 else -acc2) * sine",
+    }
+    exchanged = b.reshape(9, 4, 2)[:, :, ::-1].reshape(9, 8).copy()
+    got = ops.gated_matmul(a, b, exchanged, epilogue=formula, operands={"cosine": cosine, "sine": sine})
+    pairs = (a @ b).reshape(5, 4, 2)
+    turned = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(1j * angles[:, ::2])
+    np.testing.assert_allclose(got.reshape(5, 4, 2), np.stack([turned.real, turned.imag], axis=-1), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
