@@ -113,6 +113,19 @@ def test_vectors_and_empty_products_have_gradients() -> None:
         torch.testing.assert_close(b.grad, w.grad)
 
 
+def test_parts_chosen_by_divided_coordinates_have_gradients() -> None:
+    given = operands(True)
+    formula = {"value": "square(acc) if (row // 2 + column) % 3 == 1 else 2 * acc"}
+    result = ops.matmul(given["a"], given["b"], epilogue=formula, backend="emulator")
+    result.sum().backward()
+    other = operands(True)
+    product = other["a"] @ other["b"]
+    places = torch.arange(5)[:, None] // 2 + torch.arange(6)
+    torch.where(places % 3 == 1, product**2, 2 * product).sum().backward()
+    for name in ("a", "b"):
+        torch.testing.assert_close(given[name].grad, other[name].grad, rtol=1e-4, atol=1e-5)
+
+
 def test_masks_have_gradients() -> None:
     a, b = torch.ones(4, 3, requires_grad=True), torch.ones(3, 2)
     keep = torch.tensor([[True, False], [False, False], [True, True], [False, True]])
