@@ -362,6 +362,8 @@ class WarpgroupLoop(WarpgroupInstruction):
     """True if a residual comes through shared memory, to where its results are collected."""
     operand_boxes: int = 0
     """Boxes of a tile's rows, each of 128 bytes, in which stages bring an operand of the epilogue behind the tile's factors; 0: none."""
+    last_operand_boxes: int = 0
+    """The same of a block's last tile alone, where groups take turns: boxes as wide as those of its results; 0: none."""
     transposed_store: bool = False
     """True if a warp transposes its results in shared memory, so that its lanes store side by side."""
     column_bytes: int = 0
@@ -431,7 +433,7 @@ class WarpgroupLoop(WarpgroupInstruction):
     @property
     def operand_stages(self) -> int:
         """Stages of those boxes: each has one in place of a tile of A, and one in place of a tile of B."""
-        return -(-self.operand_boxes // 2)
+        return -(-(self.operand_boxes + self.last_operand_boxes) // 2)
 
     @property
     def unit(self) -> str:

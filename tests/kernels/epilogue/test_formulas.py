@@ -307,6 +307,28 @@ def test_stages_bring_an_operand_behind_the_factors(stored: str, consumers: int)
     assert verified(fields) == []
 
 
+@pytest.mark.parametrize(("rows", "columns", "stages", "blocks"), [(64, 96, 4, 2), (128, 128, 3, 1), (64, 64, 2, 3)])
+def test_stages_bring_an_operand_of_the_last_tile(rows: int, columns: int, stages: int, blocks: int) -> None:
+    """Of a block whose groups take turns: one, three and no tile before it."""
+    loop = {**PING_PONG, "tile": {"m": rows, "n": columns, "k": 64}, "stages": stages, "persistent_blocks": blocks}
+    fields = {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": loop, "epilogue": BOXES["formula"]}
+    plan = gemmgen.plan(fields)
+    assert plan.loop.last_operand_boxes == columns // plan.loop.staging.columns
+    assert "gate of a block's last tile comes to the stages" in str(explain(plan))
+    found = sorted(oracle_of("gemm").cases(plan), key=lambda case: case.dimensions["m"] * case.dimensions["n"] * case.dimensions["k"])
+    report = verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=[*found[:4], *found[-3:]])
+    assert report.passed, [str(result.failure) for result in report.results if result.failure]
+
+
+def test_tma_stores_further_outputs_of_blocks_with_one_tile() -> None:
+    loop = {**WARPGROUPS, "tile": {"m": 128, "n": 128, "k": 64}, "consumers": 2, "persistent_blocks": 0}
+    formula = {"outputs": {"C": "gelu(acc)", "before": {"value": "acc", "type": "bf16"}}}
+    fields = {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": loop, "epilogue": formula}
+    assert "map_before" in gemmgen.plan(fields).tensor_maps
+    assert "map_before" not in gemmgen.plan({**fields, "mainloop": {**loop, "persistent_blocks": 2}}).tensor_maps
+    assert verified(fields) == []
+
+
 def test_blocks_of_many_tiles_read_operands_and_store_outputs_in_pairs() -> None:
     loop = {"strategy": "wgmma", "tile": {"m": 64, "n": 64, "k": 64}, "stages": 3, "schedule": "ping_pong", "persistent_blocks": 2}
     formula = {"inputs": IN_STAGES["float32"]["inputs"], "outputs": {"C": "acc + gate", "kept": {"value": "acc", "type": "f32"}}}

@@ -365,6 +365,12 @@ def _reads_in_stages(request: GemmRequest) -> bool:
     return not request.batched and staged_operand(request.epilogue, request.c.type) is not None and all(aligned)
 
 
+def _stores_in_boxes(request: GemmRequest) -> bool:
+    """True if the epilogue has further outputs of the result's shape and type."""
+    outputs = (output for operation in request.epilogue for output in operation.extra_outputs.values())
+    return not request.batched and any(output.reduce is None and output.type == request.c.type for output in outputs)
+
+
 @lru_cache(maxsize=64)
 def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...]:
     """The points for matrices stored in a way: in ping-pong, with clusters that divide k, and the others."""
@@ -614,7 +620,10 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         starting, half = np.zeros_like(starting), np.zeros_like(half)
     # A block of one tile has its stages bring an operand of the epilogue, too, if a box of it takes the place of a tile of A.
     staged = not lattice.ping_pong and not storage.column_major and _reads_in_stages(request)
-    of_one_tile = staged & (works <= persistent) & (sizes == 1) & (at.tile_k * size == SPAN_BYTES) & (at.tile_m <= at.tile_n)
+    brings = staged & (works <= persistent) & (sizes == 1) & (at.tile_k * size == SPAN_BYTES) & (at.tile_m <= at.tile_n)
+    # Such a block of several groups has TMA store further outputs of C's type.
+    boxed = not lattice.ping_pong and not storage.column_major and _stores_in_boxes(request)
+    of_one_tile = brings | (boxed & (works <= persistent) & (sizes == 1) & (at.consumers > 1))
     features = lattice.features.take(chosen, axis=0)
     features[of_one_tile, -1] = 0.0
     loaded_a = _boxed(at.tile_m, m, at.tile_k * size) * (1 - MULTICAST * (1 - 1 / at.cluster_n))
@@ -622,7 +631,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     made = Works(
         blocks=spread_blocks,
         threads=at.threads,
-        shared_bytes=at.shared_bytes - at.staging_barriers * of_one_tile,
+        shared_bytes=at.shared_bytes - at.staging_barriers * brings,
         fitting=at.fitting,
         steps=steps,
         operations=operations,
