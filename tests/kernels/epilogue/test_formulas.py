@@ -322,10 +322,10 @@ def test_stages_bring_an_operand_of_the_last_tile(rows: int, columns: int, stage
 
 def test_tma_stores_further_outputs_of_blocks_with_one_tile() -> None:
     loop = {**WARPGROUPS, "tile": {"m": 128, "n": 128, "k": 64}, "consumers": 2, "persistent_blocks": 0}
-    formula = {"outputs": {"C": "gelu(acc)", "before": {"value": "acc", "type": "bf16"}}}
+    formula = {"outputs": {"C": "gelu(acc)", "earlier": {"value": "acc", "type": "bf16"}}}
     fields = {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": loop, "epilogue": formula}
-    assert "map_before" in gemmgen.plan(fields).tensor_maps
-    assert "map_before" not in gemmgen.plan({**fields, "mainloop": {**loop, "persistent_blocks": 2}}).tensor_maps
+    assert "map_earlier" in gemmgen.plan(fields).tensor_maps
+    assert "map_earlier" not in gemmgen.plan({**fields, "mainloop": {**loop, "persistent_blocks": 2}}).tensor_maps
     assert verified(fields) == []
 
 
