@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from gemmgen.kernels import family_module
 from gemmgen.kernels.family import InstancePlan
@@ -11,7 +11,7 @@ from gemmgen.kernels.family import InstancePlan
 class Summary(Protocol):
     """The module ``explain`` of a family, as far as generated files need it."""
 
-    def summary(self, plan: Any) -> list[str]:
+    def summary(self, plan: InstancePlan) -> list[str]:
         """The kernel's computation, in a few lines for the top of its source."""
 
 

@@ -260,12 +260,12 @@ def read(patterns: Any) -> Any:
     return patterns if own is None else own.read(patterns)
 
 
-def written(patterns: Any) -> Any:
+def written(patterns: object) -> Any:
     """Canonical patterns as registers and memory hold them: none looks like a code."""
     return patterns if interned.get() is None else without_code(patterns)
 
 
-def without_code(patterns: Any) -> Any:
+def without_code(patterns: object) -> Any:
     """Patterns below the modulus, or near it, of which none but zero has an empty lower half; they stand for the same residues."""
     values = np.asarray(patterns)
     loops = residue_loops.loops()

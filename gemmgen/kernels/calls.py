@@ -31,7 +31,7 @@ FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """The smallest magnitude that rounds to infinity in float32."""
 
 
-def number(operation: str, name: str, value: Any, overflow: float = FLOAT32_OVERFLOW) -> float:
+def number(operation: str, name: str, value: object, overflow: float = FLOAT32_OVERFLOW) -> float:
     """An argument, a number or an array without axes, as a float. Raises ``LaunchError`` for objects that are no numbers,
     and for finite ones from ``overflow`` on."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):

@@ -237,7 +237,7 @@ def _schema(model: type[pydantic.BaseModel]) -> dict[str, Any]:
     return schema
 
 
-def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str], Any]]:
+def _told_once(mistakes: Sequence[Any], fields: object) -> list[tuple[Any, list[str], Any]]:
     """Mistakes with their paths. Where a field takes values of several forms, each form has its own complaint: the first is reported, or
     that about a part of the value. Where the first is about words and another about whole numbers, that comes third, else None."""
     complaints: dict[tuple[str, ...], list[Any]] = {}

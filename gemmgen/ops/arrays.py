@@ -33,7 +33,7 @@ def view_of(array: object, name: str, stream: int | None, written: bool = False)
     return ArrayView(view.pointer, view.shape, view.strides, kind, view.device, view.read_only, view.producer_stream, view.owner)
 
 
-def readable(array: Any) -> Any:
+def readable(array: object) -> Any:
     """The array, or a copy that kernels can read: of a NumPy scalar, and of elements in foreign byte order or at odd addresses, as in a
     field of packed records."""
     numpy = sys.modules.get("numpy")
@@ -122,7 +122,7 @@ def _torch_stream(array: Any, stream: int | None) -> Any:
     return torch.cuda.stream(torch.cuda.ExternalStream(stream, array.device))
 
 
-def on_stream(array: Any, stream: int | None) -> Any:
+def on_stream(array: object, stream: int | None) -> Any:
     """The context in which the array's library works on the stream of this handle; without one, on that which is current."""
     if is_torch(array):
         return nullcontext() if stream is None else _torch_stream(array, stream)

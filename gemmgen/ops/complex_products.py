@@ -19,17 +19,17 @@ WHOLES = {part: word for word, part in PARTS.items()}
 
 
 @lru_cache(maxsize=64)
-def _is_complex_type(dtype: Any) -> bool:
+def _is_complex_type(dtype: object) -> bool:
     return getattr(dtype, "name", str(dtype)).removeprefix("torch.") in PARTS
 
 
-def is_complex(array: Any) -> bool:
+def is_complex(array: object) -> bool:
     """True if an array has complex numbers."""
     dtype = getattr(array, "dtype", None)
     return dtype is not None and _is_complex_type(dtype)
 
 
-def multiply(real_product: Callable[..., Any], a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
+def multiply(real_product: Callable[..., Any], a: object, b: object, out: object, alpha: complex, beta: complex) -> Any:
     """The product alpha a b + beta out in complex64 or complex128. One factor may be real. ``real_product`` multiplies real arrays and
     takes ``out``, ``alpha`` and ``beta``. Raises ``LaunchError``."""
     a, b = readable(a), readable(b)
@@ -55,7 +55,7 @@ def multiply(real_product: Callable[..., Any], a: Any, b: Any, out: Any, alpha: 
     return _joined(real, imaginary, out, alpha, beta)
 
 
-def _factor(name: str, value: Any, part: str) -> complex:
+def _factor(name: str, value: object, part: str) -> complex:
     """A factor of a product as a real or complex number. Raises ``LaunchError`` for anything else and for what ``part`` does not hold."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()

@@ -100,7 +100,7 @@ class FirstProducts:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def _start(self, a: Any, b: Any) -> None:
+    def _start(self, a: object, b: object) -> None:
         with self._lock:
             if self._thread is not None:
                 return
@@ -108,7 +108,7 @@ class FirstProducts:
             os.register_at_fork(before=self.wait)  # a child would wait forever for modules that the thread imports
         self._thread.start()
 
-    def _work(self, a: Any, b: Any) -> None:
+    def _work(self, a: object, b: object) -> None:
         try:
             self._prepare(a, b)
         except Exception:

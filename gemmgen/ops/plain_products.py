@@ -64,7 +64,7 @@ def plain_first(function: Function) -> Function:
     """``function``, but products of two arrays and nothing else are made by ``PLAIN`` where it knows them: it takes Python longer to fill
     in the defaults of all options than to make a small product."""
 
-    def prepare(a: Any, b: Any) -> None:
+    def prepare(a: object, b: object) -> None:
         function(a, b, stream=ASKED)
         numpy_products()
 
@@ -73,7 +73,7 @@ def plain_first(function: Function) -> Function:
         PLAIN.array = sys.modules["numpy"].ndarray
 
     @wraps(function)
-    def product(a: Any, b: Any, **options: Any) -> Any:
+    def product(a: object, b: object, **options: object) -> Any:
         if not options and a.__class__ is PLAIN.array:
             assert PLAIN.at_once is not None
             result = PLAIN.at_once(a, b)

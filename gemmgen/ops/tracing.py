@@ -61,7 +61,7 @@ def traced(script: Path, arguments: Sequence[str]) -> list[Counted]:
     return requests
 
 
-def _call(function: Any, arguments: Sequence[Any], microseconds: float) -> Call:
+def _call(function: object, arguments: Sequence[Any], microseconds: float) -> Call:
     shapes, strides, types = [], [], []
     for one in arguments:
         tensor = hasattr(one, "shape") and hasattr(one, "stride")

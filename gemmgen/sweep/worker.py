@@ -37,7 +37,7 @@ def main() -> None:
             connection.send(_answer(connection, name, payload))
 
 
-def _answer(connection: Connection[Any, Any], name: str, payload: Any) -> tuple[str, Any]:
+def _answer(connection: Connection[Any, Any], name: str, payload: object) -> tuple[str, Any]:
     """Result of one request: calls the function ``module:name`` and tells the parent of every stage that begins."""
     module, _, function = name.partition(":")
 

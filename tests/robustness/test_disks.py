@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ import pytest
 from waiting import PATIENCE
 
 from gemmgen.core.cache import Cache, cache_key
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.building import compiler_fits
 from gemmgen.library.listing import read_listing
 
@@ -80,9 +83,15 @@ def test_a_cache_on_such_a_disk_is_done_without(disk: Path, state: str) -> None:
 
 
 def test_two_builds_of_one_library_agree(tmp_path: Path) -> None:
+    release = read_listing().release
     if not compiler_fits(read_listing()):
         pytest.skip("certificates are made with another release of NVRTC")
-    command = [sys.executable, "-m", "gemmgen", "library", "build", "-o", "library", "gemm/v0_naive"]
+    specs = tmp_path / "specs"
+    (specs / "gemm").mkdir(parents=True)
+    shutil.copy(shipped_specs()["gemm/v0_naive"], specs / "gemm")
+    groups = [{"title": "one", "specs": ["gemm/v0_naive"], "sizes": [[64, 64, 64]]}]
+    (specs / "library.yaml").write_text(json.dumps({"compiler": release, "architectures": ["sm_80"], "groups": groups}))
+    command = [sys.executable, "-m", "gemmgen", "library", "build", "-o", "library", "--list", "specs/library.yaml"]
     builds = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
     ends = [(build.communicate(timeout=PATIENCE)[0], build.returncode) for build in builds]
     assert [code for _, code in ends] == [0, 0], ends

@@ -420,7 +420,7 @@ def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: 
     raise LaunchError(f"matmul: bias has shape {bias.shape}, need ({n},) for one value a column, ({m}, 1) for one a row, or a number")
 
 
-def _output(word: Any, operation: str = "matmul") -> str | None:
+def _output(word: object, operation: str = "matmul") -> str | None:
     """The type that a caller names."""
     if word is None:
         return None

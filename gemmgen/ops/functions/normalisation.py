@@ -109,7 +109,7 @@ def _moved(x: Any, axis: int, to: int) -> Any:
     return x.permute(axes) if is_torch(x) else x.transpose(axes)
 
 
-def _by_torch(*arrays: Any) -> bool:
+def _by_torch(*arrays: object) -> bool:
     """True if torch compiles the call or records it for derivatives, so that the torch operator has to be called."""
     if torch_state.compiling is not None and torch_state.compiling():
         return True
@@ -362,7 +362,7 @@ def _norm(operation: str, x: object, weight: object, bias: object, residual: obj
     return tuple(map(rows.finished, results))
 
 
-def _with_weight(rows: _Rows, weight: Any, bias: Any) -> tuple[Any, Any]:
+def _with_weight(rows: _Rows, weight: object, bias: object) -> tuple[Any, Any]:
     """Weight and bias of one type; a bias alone has a weight of ones."""
     if bias is not None and weight is None:
         weight = narrowed(converted((bias == 0) | True, "float32"), bias)

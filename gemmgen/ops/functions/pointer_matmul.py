@@ -204,7 +204,7 @@ def _kind(given: object) -> str:
     return BY_WORD.get(given, given) if isinstance(given, str) else ""
 
 
-def _result_type(factors: str, output: str | None, alpha: Any, beta: Any) -> str:
+def _result_type(factors: str, output: str | None, alpha: object, beta: object) -> str:
     """The type of new results. Raises ``LaunchError`` for a type that these factors cannot have as a result."""
     kind = result_type(factors, factors) if output is None else _kind(output)
     if kind not in RESULTS[factors]:

@@ -6,7 +6,6 @@ import ctypes
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from gemmgen.core.cache import Cache
 from gemmgen.core.errors import LaunchError
@@ -100,7 +99,7 @@ class CheckedLauncher(Launcher):
         self._check = Launcher(_loaded(self.ordinal), [launch], numbers)
         _devices.add(self.ordinal)
 
-    def launch(self, stream: int, *values: Any) -> None:
+    def launch(self, stream: int, *values: object) -> None:
         """Enqueues the check and the kernels. Raises ``LaunchError`` also for ends of earlier calls, without launching anything."""
         self._reports.raise_last()
         if not self.is_empty:
