@@ -6,8 +6,9 @@ function, of the few folders that ``make test-fast`` names. Without ``--tier`` e
 
 Cases of specs whose files differ from those of the main branch are always kept.
 
-``tests/costs.json`` holds the CPU time of expensive cases. The usual tier spends at most ``BUDGET_SECONDS`` on the cases of one function;
-of functions whose every case costs more, it has a sample. ``pytest --record-costs tests/costs.json`` measures the file anew.
+``tests/costs.json`` holds the CPU time of expensive cases; ``pytest --record-costs tests/costs.json`` measures it anew. The usual tier has
+a case of each function for up to ``BUDGET_SECONDS``, and more while all of them cost at most ``BUDGET_OF_MORE``; of functions whose every
+case costs more than the budget, it has a sample.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ COSTS = Path(__file__).with_name("costs.json")
 """CPU seconds, child processes included, of the cases that take at least ``MIN_COST``; a function stands for its cases."""
 MIN_COST = 0.5
 BUDGET_SECONDS = 2.5
-"""CPU time that the usual tier spends on the cases of one function."""
+"""CPU time that the usual tier spends on one case of a function."""
+BUDGET_OF_MORE = 1.0
+"""CPU time that it spends on the cases of a function of which it has more than one."""
 EXPENSIVE_ONE_IN = 4
 """Of functions whose cheapest case costs more than that, sweeps in processes that are killed say, the usual tier has one in so many."""
 
@@ -87,7 +90,7 @@ def _affordable(cases: list[pytest.Item], costs: dict[str, float]) -> list[pytes
 
     spent, taken = 0.0, list[pytest.Item]()
     for case in cases:
-        if spent + cost(case) <= BUDGET_SECONDS:
+        if spent + cost(case) <= (BUDGET_OF_MORE if taken else BUDGET_SECONDS):
             spent += cost(case)
             taken.append(case)
     if not taken and _ticket(cases[0].nodeid.partition("[")[0]) % EXPENSIVE_ONE_IN == 0:
