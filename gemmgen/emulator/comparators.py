@@ -41,6 +41,7 @@ from gemmgen.emulator.ptx.syntax import (
 
 _Numbers = npt.NDArray[np.float64]
 _Truths = npt.NDArray[np.bool_]
+_BYTES = ("b8", "u8", "s8")
 _MAX_STEPS = 200_000
 """Symbolic steps before the analysis gives up."""
 _VALUES = (-math.inf, -1.0, -0.0, 0.0, 2.0, math.inf, math.nan)
@@ -177,6 +178,9 @@ def comparators(programs: Sequence[Program], traffic: Traffic, order: Order) -> 
         if not more:
             break
         loads |= more
+    for inst in everything:
+        if id(inst) in loads and inst.type in _BYTES:
+            raise Refused("bytes of data are read alone", inst)
     by_instruction: dict[int, Comparator] = {}
     for flow in flows:
         by_instruction |= _Reading(flow, loads, flags, order).comparators()
@@ -569,7 +573,7 @@ def _moves_bits(inst: Instruction) -> bool:
     constants = [operand.value for operand in inst.operands if isinstance(operand, Integer)]
     match inst.opcode:
         case "st" | "shfl" | "mov":
-            return True
+            return inst.type not in _BYTES
         case "shl" | "shr":
             return constants in ([16], [32]) and inst.type in ("b32", "u32", "b64", "u64")
         case "and":

@@ -29,9 +29,10 @@ from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_arrays import CaseMemory
 from gemmgen.verification.observed import programs_of
 
-_RUNS = {2: 4, 4: 1}
-"""Runs by the bytes of an element: a word of 16 bits that was put together wrongly may be right by chance in one of 256."""
-_BITS_OF_RUN = {2: 8.0, 4: 30.0}
+_WANTED_BITS = 28
+_BITS_OF_RUN = {2: 15.0, 4: 30.0}
+"""Bits of confidence of a run by the bytes of an element: another number of 16 bits, or a hash of the sum, may be right by chance in one of
+65,535 each. Bytes of numbers move together (`gemmgen.emulator.comparators`)."""
 _DRAWS = 3
 _numbers = itertools.count()
 
@@ -78,8 +79,9 @@ def verify_extremum(plan: KernelPlan, binary: Binary, case: Case, extremum: Extr
         _last_analysed[problem] = arithmetic
         _last_programs[:] = programs
     size = numpy_type(_type_of(plan, "X")).itemsize
-    elements = 0
-    for number in range(_RUNS[size]):
+    bits = _BITS_OF_RUN[size]
+    elements, runs = 0, math.ceil(_WANTED_BITS / bits)
+    for number in range(runs):
         codes = rng.integers(1, residues.MODULUS if size == 4 else 1 << 16, _shape(plan, case), dtype=np.uint64)
         words = codes.astype(np.uint32 if size == 4 else np.uint16)
         got, given = _run(plan, binary, case, words, arithmetic, ())
@@ -92,7 +94,7 @@ def verify_extremum(plan: KernelPlan, binary: Binary, case: Case, extremum: Extr
         if len(different):
             place = ", ".join(str(int(index)) for index in different[0])
             return Outcome("wrong", f"Y[{place}] is the best of other elements; {len(different)} of {actual.size} are wrong", number + 1)
-    return Outcome("passed", "", _RUNS[size], _BITS_OF_RUN[size] * _RUNS[size], elements)
+    return Outcome("passed", "", runs, bits * runs, elements)
 
 
 def _type_of(plan: KernelPlan, name: str) -> str:
