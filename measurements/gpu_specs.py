@@ -21,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from gemmgen.core.errors import SpecError
+from gemmgen.kernels.spec_files import load_spec
 from gemmgen.library.sanitizing import TOOLS, find_sanitizer
 
 HERE = Path(__file__).resolve().parent
@@ -91,6 +93,15 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
+def exists(spec: str) -> bool:
+    """True if there is a spec of this name."""
+    try:
+        load_spec(spec)
+    except SpecError:
+        return False
+    return True
+
+
 def main() -> None:
     """Runs and writes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -110,7 +121,9 @@ def main() -> None:
                 rows[spec] = verdict(spec, {way: output.result() for way, output in outputs.items()})
                 print(rows[spec], flush=True)
                 path.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
-    path.with_suffix(".md").write_text(markdown(list(rows.values())))
+    kept = [row for row in rows.values() if exists(row["spec"])]
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+    path.with_suffix(".md").write_text(markdown(kept))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import gemmgen
 from gemmgen.core.elements import to_numbers
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.problems import read_problem
+from gemmgen.dispatch.selection import choose
+from gemmgen.hardware.target import device
 from gemmgen.kernels.family import Case
 from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.matcher import fit
@@ -207,6 +209,13 @@ def test_listed_kernels_get_two_product_sets_where_they_fit(name: str, sets: int
     found = fit(spec, read_problem("gemm:512,1024,1024,nt,e4m3_e4m3_bf16,scales_a=1x128,scales_b=128x128").request)
     assert not isinstance(found, str), found
     assert found.spec.mainloop.product_sets == sets
+
+
+def test_large_products_take_three_groups() -> None:
+    """Two groups keep the tensor cores busy while the third scales its products."""
+    request = read_problem("gemm:4096,24576,1536,nt,e4m3_e4m3_bf16,scales_a=1x128,scales_b=128x128").request
+    chosen = choose(request, device("H200")).chosen.plan.spec
+    assert (chosen.mainloop.consumers, chosen.mainloop.tile.n, chosen.mainloop.instruction_n) == (3, 128, None)
 
 
 def test_products_without_scales_keep_their_kernels() -> None:
