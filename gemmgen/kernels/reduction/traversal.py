@@ -85,6 +85,9 @@ NARROW_LANES, MEETING_BYTES_OF_COLUMNS = 16, 150 << 10
 """Threads side by side, 256 bytes of a row, where blocks with more would have to share results; and bytes that each SM could read while
 blocks of tiles meet. 493 rows of 18300 of float32 take 11.0 us by one block for each such tile, 15.7 by two, 16.7 by seven for each of
 those of 32 threads."""
+TALL_LANES, TALL_THREADS = 8, 512
+"""Threads side by side, 128 bytes of a row, and threads of a block, where blocks of narrow tiles would still have to share results: the
+first and third axis of 24 x 16 x 80 x 336 of float32 take 13.0 us by one block for each such tile, 16.6 by three for each narrow one."""
 MIN_RAGGED = 32
 """Vectors of a row from which on the last may be a part of one."""
 MAX_REPEATED = 256
@@ -380,6 +383,10 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
         parts = 1
         if all_bytes * (busy - in_flight) > MEETING_BYTES_OF_COLUMNS * multiprocessors * in_flight:
             parts = max(1, min(round(2 * busy / in_flight), count // (threads // lanes * unroll * 2)))
+        in_tall = outer * ceil_div(vectors, TALL_LANES) * TALL_THREADS * LOADS * VECTOR_BYTES
+        fits = TALL_THREADS * vector * types.state_bytes <= SHARED_BYTES and count >= TALL_THREADS // TALL_LANES * LOADS
+        if parts > 1 and in_tall >= busy and fits:
+            threads, lanes, unroll, parts = TALL_THREADS, TALL_LANES, LOADS, 1
     strategy = _checked(
         TensorColumns,
         "tensor_columns",

@@ -89,6 +89,11 @@ def test_odd_rows_between_axes_fill_the_device_unshared(shape: tuple[int, int, i
     assert 300 * 132 < blocks * strategy.threads < 2048 * 132  # blocks have 256 threads: larger ones leave more of an SM idle
 
 
+def test_narrow_tiles_of_tall_blocks_are_not_shared() -> None:
+    found = rule([(16, 80 * 336), (336, 1)], [(24, 16 * 80 * 336), (80, 336)])
+    assert isinstance(found.strategy, TensorColumns) and (found.strategy.threads, found.strategy.lanes, found.parts) == (512, 8, 1)
+
+
 def test_few_long_odd_tiles_are_shared() -> None:
     assert odd_middle(3, 20000, 333, "f32").parts > 4
 
