@@ -185,7 +185,7 @@ def launch_all(kind: str) -> None:
         array = driver.call("cuMemAlloc", GLOBAL_BYTES)
         lists = [driver.call("cuMemAlloc", LANES * 12) for _ in range(4)]
         for launch in launches(kind):
-            function = driver.call("cuModuleGetFunction", loaded._module, launch.kernel.encode())
+            function = driver.call("cuModuleGetFunction", loaded.module, launch.kernel.encode())
             for pointer, values in zip(lists, _lists(launch), strict=False):
                 driver.call("cuMemcpyHtoD", pointer, values.ctypes.data, values.nbytes)
             arguments = tuple(int(pointer) for pointer in (array, *lists)), (c_void_p,) * 5

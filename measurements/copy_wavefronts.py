@@ -127,7 +127,7 @@ def launch_all() -> None:
         lists = [driver.call("cuMemAlloc", LANES * 4) for _ in range(3)]
         for pattern in patterns():
             name = f"{pattern['form']}_{pattern['mode']}_{pattern['width']}"
-            function = driver.call("cuModuleGetFunction", loaded._module, name.encode())
+            function = driver.call("cuModuleGetFunction", loaded.module, name.encode())
             for pointer, key in zip(lists, ("source", "destination", "bytes"), strict=True):
                 values = np.array(pattern[key], np.int32)
                 driver.call("cuMemcpyHtoD", pointer, values.ctypes.data, values.nbytes)

@@ -21,7 +21,7 @@ import click
 
 from gemmgen.library.evidence import Record, evidence_text, read_evidence
 from gemmgen.library.listing import read_listing
-from gemmgen.library.proving import Subject, _prove
+from gemmgen.library.proving import Subject, prove_subject
 from gemmgen.library.workers import cpus
 
 PRELOADED = ["gemmgen.proof.prover", "gemmgen.proof.protocols", "gemmgen.proof.coverage", "gemmgen.proof.handover", "numpy", "z3"]
@@ -50,7 +50,7 @@ def measured(subject: Subject, seconds: float, expected: float, end: float) -> t
     """The proof of one kernel and the megabytes that it took; None where it would end too late."""
     if time.time() + SPARE * expected > end:
         return None
-    found = _prove(subject, frozenset(), seconds, None)
+    found = prove_subject(subject, frozenset(), seconds, None)
     assert found is not None
     key, record = found
     assert record is not None

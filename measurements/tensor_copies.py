@@ -41,7 +41,7 @@ from gemmgen.hardware.tensor_map import (
 )
 from gemmgen.runtime.cuda import driver
 from gemmgen.runtime.cuda.driver import LoadedBinary
-from gemmgen.runtime.cuda.launcher import _encoder
+from gemmgen.runtime.cuda.launcher import map_encoder
 from gemmgen.toolchain.nvrtc import compile_source
 
 CASES = 320
@@ -382,20 +382,20 @@ def on_gpu(first: int, folder: Path) -> None:
         storage = ctypes.create_string_buffer(256)
         at = (ctypes.addressof(storage) + 63) // 64 * 64
         if first == 0:
-            codes = [_encoder(driver.raw_functions(), each, at)(array_at) for each in doubtful_maps()]
+            codes = [map_encoder(driver.raw_functions(), each, at)(array_at) for each in doubtful_maps()]
             (folder / "codes.json").write_text(json.dumps(codes))
         for number, case in enumerate(cases()):
             if number < first:
                 continue
             (folder / "at").write_text(str(number))
-            code = _encoder(driver.raw_functions(), map_of(case), at)(array_at)
+            code = map_encoder(driver.raw_functions(), map_of(case), at)(array_at)
             result: dict[str, Any] = {"number": number, "code": code}
             if not code:
                 array, tile = contents(case)
                 info = np.zeros(4, np.uint32)
                 for pointer, host in ((array_at, array), (tile_at, tile), (info_at, info)):
                     driver.call("cuMemcpyHtoD", pointer, host.ctypes.data, host.nbytes)
-                function = driver.call("cuModuleGetFunction", loaded._module, kernel_of(case).encode())
+                function = driver.call("cuModuleGetFunction", loaded.module, kernel_of(case).encode())
                 call("cuFuncSetAttribute", ctypes.c_void_p(int(function)), 8, TILE_BYTES)
                 values = [(ctypes.c_char * 128).from_buffer_copy(ctypes.string_at(at, 128)), *map(ctypes.c_int, scalars(case))]
                 values += [ctypes.c_uint64(tile_at), ctypes.c_uint64(info_at)]

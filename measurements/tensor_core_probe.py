@@ -190,7 +190,7 @@ def on_gpu(binary: Binary, arrays: list[np.ndarray]) -> np.ndarray:
     loaded = LoadedBinary(binary.cubin, "sm_90a", 0)
     d = np.zeros_like(arrays[2])
     with driver.current_device(0):
-        function = driver.call("cuModuleGetFunction", loaded._module, b"probe")
+        function = driver.call("cuModuleGetFunction", loaded.module, b"probe")
         pointers = []
         for array in (*arrays, d):
             pointer = driver.call("cuMemAlloc", array.nbytes)

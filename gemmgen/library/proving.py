@@ -62,7 +62,7 @@ def prove_library(
     known = frozenset() if again else frozenset(proofs)
     end = None if within is None else time.time() + within
     tasks = [(Subject.of(instance), known, seconds, end) for instance in chosen]
-    for done, (_, result) in enumerate(run_tasks(_prove, tasks, jobs)):
+    for done, (_, result) in enumerate(run_tasks(prove_subject, tasks, jobs)):
         progress("proving", done, len(chosen))
         if isinstance(result, Exception):
             raise result
@@ -120,7 +120,7 @@ def check_proofs(
     quick.sort(key=lambda instance: hashlib.sha256(by_name[instance.name][0]["code"].encode()).hexdigest())
     end = None if within is None else time.time() + within
     tasks = [(Subject.of(instance), frozenset[tuple[str, str]](), seconds, end) for instance in quick[:sample]]
-    for done, (_, result) in enumerate(run_tasks(_prove, tasks, jobs)):
+    for done, (_, result) in enumerate(run_tasks(prove_subject, tasks, jobs)):
         progress("proving", done, len(tasks))
         if isinstance(result, Exception):
             raise result
@@ -158,7 +158,7 @@ class Subject:
         return cls(instance.name, plan.name, architecture, instance.source.file_name, instance.source.text, plan.sequence)
 
 
-def _prove(
+def prove_subject(
     subject: Subject, known: Collection[tuple[str, str]], seconds: float, end: float | None
 ) -> tuple[tuple[str, str], Record | None] | None:
     """The digests of an instance's program and launch, and its proof unless these are known; None where it is too late to begin."""

@@ -252,7 +252,7 @@ class LoadedBinary:
         self._shared: dict[str, int] = {}
         self._large_clusters: set[str] = set()
         with current_device(ordinal):
-            self._module = call("cuModuleLoadData", cubin)
+            self.module = call("cuModuleLoadData", cubin)
 
     def function(self, launch: ResolvedLaunch) -> Any:
         """The kernel of ``launch``, allowed as much dynamic shared memory and as large clusters as it asks for."""
@@ -260,7 +260,7 @@ class LoadedBinary:
         if function is None:
             with current_device(self.device.ordinal):
                 try:
-                    function = call("cuModuleGetFunction", self._module, launch.entry.encode())
+                    function = call("cuModuleGetFunction", self.module, launch.entry.encode())
                 except CudaError as error:
                     raise LaunchError(f"the cubin has no kernel {launch.entry} ({error})") from None
             self._functions[launch.entry] = function
@@ -285,4 +285,4 @@ class LoadedBinary:
     def unload(self) -> None:
         """Frees the module; its kernels must not run any more."""
         with current_device(self.device.ordinal):
-            release("cuModuleUnload", self._module)
+            release("cuModuleUnload", self.module)

@@ -347,7 +347,7 @@ class _EncodedMap:
         self._address = address
         self._array = array
         self._pointer = 0  # for which zeros are right
-        self._encode = None if described.tensor_map is None else _encoder(raw, described.tensor_map, address)
+        self._encode = None if described.tensor_map is None else map_encoder(raw, described.tensor_map, address)
 
     def refresh(self) -> None:
         """Makes the bytes right for the array's pointer."""
@@ -364,7 +364,7 @@ class _EncodedMap:
             self._pointer = pointer
 
 
-def _encoder(raw: RawFunctions, described: TensorMap, target: int) -> Callable[[int], int]:
+def map_encoder(raw: RawFunctions, described: TensorMap, target: int) -> Callable[[int], int]:
     """Encodes a map at the address ``target``, given where its array lies; returns the driver's code."""
     function = raw.encode_tiled if described.im2col is None else raw.encode_im2col
     if function is None:
