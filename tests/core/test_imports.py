@@ -31,7 +31,10 @@ def statements(node: ast.Import | ast.ImportFrom, importer: str, is_package: boo
 
 def is_call_of_import(node: ast.AST) -> bool:
     """True for a call that imports the module of a computed name."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__")
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+    return name in ("import_module", "__import__")
 
 
 def beginning(text: ast.JoinedStr, importer: str) -> str:
