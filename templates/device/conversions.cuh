@@ -21,7 +21,8 @@ __device__ __forceinline__ float e5m2_to_float(unsigned char bits)
     return f16_to_float(static_cast<unsigned short>(bits << 8));
 }
 
-// The value of an 8-bit float with 4 bits of exponent: the bits of a float16 that is smaller by 2^8. The largest is NaN.
+// The value of an 8-bit float with 4 bits of exponent: the bits of a float16 that is smaller by 2^8. The largest
+// is NaN.
 __device__ __forceinline__ float e4m3_to_float(unsigned char bits)
 {
     const float scaled = f16_to_float(static_cast<unsigned short>((bits & 0x80) << 8 | (bits & 0x7f) << 7));
