@@ -91,6 +91,18 @@ __device__ __forceinline__ float quick_gelu_tanh(float x)
     return x * logistic(fmaf(x, fmaf(-0.10294324f, x * x, -2.3022082f), -64.0f));
 }
 
+// The same function for bfloat16 and narrower: max(x, 0) - |x| / (1 + e^|w|), with a polynomial of e^-|w| in place of the
+// reciprocal, where nothing runs beside it. It is NaN at minus infinity, as the exact form.
+__device__ __forceinline__ float coarse_gelu_tanh(float x)
+{
+    const float power = flushed_power(-fabsf(x * fmaf(0.10294324f, x * x, 2.3022082f)));
+    float tail = fmaf(power, 0.15224489f, -0.53285746f);
+    tail = fmaf(power, tail, 0.86589361f);
+    tail = fmaf(power, tail, -0.98483504f);
+    tail = fmaf(power, tail, 0.99970266f);
+    return fmaf(-fabsf(fminf(x, 20.0f)), power * tail, fmaxf(x, 0.0f));
+}
+
 // log(e^a + e^b) on approximate instructions. Its error is below 2^-20 beside one rounding of the result.
 __device__ __forceinline__ float log_add(float a, float b)
 {

@@ -45,6 +45,12 @@ COARSE_GELU_ERROR = 5.2e-4
 """Relative error of this polynomial where e^(-y^2 / 2) is not below 2^-126; a test measures it."""
 
 
+COARSE_GELU_TANH = (0.15224489, -0.53285746, 0.86589361, -0.98483504, 0.99970266)
+"""Coefficients of the polynomial in ``coarse_gelu_tanh``, of p from 0 to 1, highest power first: it is 1 / (1 + p)."""
+COARSE_GELU_TANH_ERROR = 3.0e-4
+"""Relative error of this polynomial; a test measures it."""
+
+
 @dataclass(frozen=True)
 class Approximation:
     """A form of a float32 function on approximate instructions."""
@@ -54,6 +60,8 @@ class Approximation:
     reference: Reference
     cost: float
     """Instructions of an evaluation."""
+    special: int | None = None
+    """Special functions among them; None: as many as the function takes."""
 
 
 @dataclass(frozen=True)
@@ -521,7 +529,12 @@ _TABLE = (
              quick=Approximation(
                  "quick_gelu_tanh({0})", _smooth(
                      _gelu_tanh, 1.13, lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + _scaled_power_error(0.0), SMALLEST, 0),
-                 8)),
+                 8),
+             coarse=Approximation(
+                 "coarse_gelu_tanh({0})", _smooth(
+                     _gelu_tanh, 1.13,
+                     lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + COARSE_GELU_TANH_ERROR + EX2_ERROR + 12 * _U, MIN_NORMAL, 0),
+                 12, special=1)),
     Function("softplus", 1, _smooth(_softplus, 1.0, 2 * LIBRARY_ERROR + 4 * _U), "softplus({0})", "softplus", ("sigmoid(x)",),
              takes="float32", approximate=True, special=2, cost=36, bound="7 ulp"),
     Function("relu", 1, _relu, "{0} < {zero} ? {zero} : {0}", "relu", ("select(x <= 0, 0, 1)",), 0, (5,), "number", repeats=True, cost=2,

@@ -154,7 +154,7 @@ class Step:
     @property
     def special(self) -> int:
         """Special functions that it takes at least."""
-        return sum(node.function.special for node in self._nodes if node.function is not None)
+        return sum(function.special if form is None or form.special is None else form.special for function, form in self._forms)
 
     @property
     def instructions(self) -> float:
@@ -173,11 +173,17 @@ class Step:
     @property
     def _evaluated(self) -> list[Function | Approximation]:
         """The functions, in the form in which each is computed."""
-        functions: list[Function | Approximation] = []
-        for target, tree in self.assignments:
-            accuracy = self.accuracies.get(target, "full")
-            functions += [node.approximation(accuracy) or node.function for node in tree.walk() if node.function is not None]
-        return functions
+        return [form or function for function, form in self._forms]
+
+    @property
+    def _forms(self) -> list[tuple[Function, Approximation | None]]:
+        """The functions, each with the form on approximate instructions in which it is computed, if any."""
+        return [
+            (node.function, node.approximation(self.accuracies.get(target, "full")))
+            for target, tree in self.assignments
+            for node in tree.walk()
+            if node.function is not None
+        ]
 
     @property
     def arguments(self) -> tuple[ScalarArgument | ArrayArgument, ...]:

@@ -16,7 +16,16 @@ from gemmgen import ops
 from gemmgen.codegen.device_code import with_device_code
 from gemmgen.emulator.launch import launch
 from gemmgen.hardware.target import architecture
-from gemmgen.kernels.epilogue.functions import COARSE_GELU, COARSE_GELU_ERROR, COARSE_GELU_SLOPE, FUNCTIONS, GELU_POLYNOMIAL_ERROR, MACROS
+from gemmgen.kernels.epilogue.functions import (
+    COARSE_GELU,
+    COARSE_GELU_ERROR,
+    COARSE_GELU_SLOPE,
+    COARSE_GELU_TANH,
+    COARSE_GELU_TANH_ERROR,
+    FUNCTIONS,
+    GELU_POLYNOMIAL_ERROR,
+    MACROS,
+)
 from gemmgen.kernels.epilogue.graph import Accuracy, Writer, evaluate, typed
 from gemmgen.kernels.epilogue.numbers import Tracked
 from gemmgen.kernels.epilogue.steps import convert
@@ -186,6 +195,16 @@ def test_the_polynomial_of_coarse_gelu_is_as_close_as_it_says() -> None:
     polynomial = np.polynomial.Polynomial([float(np.float32(one)) for one in COARSE_GELU])(t)
     exact = np.array([float(mpmath.erfc(one / mpmath.sqrt(2)) * mpmath.exp(mpmath.mpf(one) ** 2 / 2) / 2) for one in y])
     assert np.abs(polynomial / exact - 1).max() <= COARSE_GELU_ERROR
+
+
+def test_the_polynomial_of_coarse_gelu_tanh_is_as_close_as_it_says() -> None:
+    power = np.linspace(0, 1, 100_001)
+    polynomial = np.polyval([float(np.float32(one)) for one in COARSE_GELU_TANH], power)
+    assert np.abs(polynomial * (1 + power) - 1).max() <= COARSE_GELU_TANH_ERROR
+    text = (Path(__file__).parents[3] / "templates" / "device" / "quick_activations.cuh").read_text()
+    body = text.partition("float coarse_gelu_tanh(float x)")[2].partition("}")[0]
+    numbers = [float(one) for one in re.findall(r"(?<![-\w.])-?\d[\d.e-]*(?=f\b)", body)]
+    assert numbers == [0.10294324, 2.3022082, *COARSE_GELU_TANH, 20.0, 0.0]
 
 
 def test_the_kernel_has_the_coefficients_that_are_tested() -> None:
