@@ -33,9 +33,12 @@ from gemmgen.sanitizer.programs.running import landlock_version, run_program
 from gemmgen.sanitizer.programs.session import Report, RunSettings
 
 _SURROUNDINGS = frozenset(
-    b"getenv secure_getenv environ __environ getauxval gethostname uname sysinfo ptrace dlsym dlopen readlink gnu_get_libc_version".split()
+    b"getenv secure_getenv environ __environ getauxval gethostname uname sysinfo ptrace dlsym dlopen readlink gnu_get_libc_version "
+    b"getcwd get_current_dir_name getwd realpath canonicalize_file_name syscall dl_iterate_phdr dladdr getpid getppid".split()
 )
 """Functions and variables that tell a program about its surroundings."""
+_PROCESSES = b"/proc/"
+"""The folder of files that tell the same."""
 _DYNAMIC_SYMBOLS = 11
 """Type of an ELF section with the symbols that the dynamic linker resolves."""
 SECONDS = 60
@@ -44,7 +47,7 @@ MEMORY_BYTES = 1 << 30
 """Device memory that a program sees."""
 FAILED = 70
 """Exit status of an extension's program if the extension raised an error."""
-_MAX_CALLS = 6
+_MAX_CALLS = 60
 """Calls of an extension before the last of many."""
 HEADERS = Path(__file__).with_name("torch_include")
 _SCALAR_TYPES = {"f32": "Float", "f16": "Half", "bf16": "BFloat16", "s32": "Int", "s8": "Char", "u8": "Byte"}
@@ -96,7 +99,9 @@ class ProgramCandidate:
     @cached_property
     def asks_for(self) -> str:
         """The function by which host code asks for its surroundings; empty if there is none."""
-        return next((name.decode() for name in linked_names(self.program.read_bytes()) if name in _SURROUNDINGS), "")
+        image = self.program.read_bytes()
+        asked = next((name.decode() for name in linked_names(image) if name in _SURROUNDINGS), "")
+        return asked or (_PROCESSES.decode() if _PROCESSES in image else "")
 
     def texts(self) -> Sequence[str]:
         """PTX of the modules that runs have loaded."""
@@ -128,7 +133,7 @@ class ProgramCandidate:
         return f"{name}.bin"
 
     def _run(self, sizes: dict[str, int], inputs: Sequence[Arrays], conditions: Conditions) -> Called:
-        with tempfile.TemporaryDirectory(prefix="gemmgen-judge-") as name:
+        with tempfile.TemporaryDirectory(prefix="run-") as name:
             folder = Path(name)
             for turn, arrays in enumerate(inputs):
                 for own, array in arrays.items():
@@ -329,7 +334,7 @@ def built(source: Path, task: Task) -> Iterator[ProgramCandidate]:
     number = task.architecture.removeprefix("sm_").rstrip("af")
     if not number.isdecimal():
         raise SpecError(f"architecture {task.architecture}: expected a name like sm_80")
-    with tempfile.TemporaryDirectory(prefix="gemmgen-judge-") as name:
+    with tempfile.TemporaryDirectory(prefix="run-") as name:
         folder = Path(name)
         libraries = folder / "lib"
         libraries.mkdir()

@@ -18,13 +18,14 @@ __global__ void racing(const float* x, const float* z, float* y, int n) {
 
 torch::Tensor scale_add(torch::Tensor x, torch::Tensor z, int64_t mode) {
     static torch::Tensor kept;
+    static int calls;
     TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "x must lie on the device without gaps");
     TORCH_CHECK(mode != 4, "mode ", mode, " is refused");
     const at::cuda::OptionalCUDAGuard guard(x.device());
     auto y = torch::empty_like(x);
     const int n = x.numel();
     const auto stream = at::cuda::getCurrentCUDAStream();
-    if (mode == 1 && kept.defined()) return kept;
+    if (kept.defined() && (mode == 1 || (mode == 9 && ++calls > 20))) return kept;
     if (mode == 7 || mode == 8) {
         cudaStream_t own;
         cudaEvent_t done;
@@ -45,7 +46,7 @@ torch::Tensor scale_add(torch::Tensor x, torch::Tensor z, int64_t mode) {
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     if (mode == 2) x.zero_();
     if (mode == 6) return y.view({2, -1});
-    kept = mode == 1 ? y : torch::Tensor();
+    kept = mode == 1 || mode == 9 ? y : torch::Tensor();
     return y;
 }
 

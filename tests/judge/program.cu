@@ -34,6 +34,7 @@ int main(int, char** words) {
     cudaMemcpy(dz, z.data(), 4 * n, cudaMemcpyHostToDevice);
     const int grid = (n + 63) / 64;
     if (mode == "tiny") scale_add<<<grid, 64>>>(dx, dz, dy, n, 2.0f, 1e-13f);
+    else if (mode == "by_argument") scale_add<<<grid, 64>>>(dx, dz, dy, n, 2.0f, 0.0f);
     else if (mode == "negated") scale_add<<<grid, 64>>>(dx, dz, dy, n, -2.0f, 0.0f);
     else plain<<<grid, 64>>>(dx, dz, dy, mode == "beyond" ? n + 1 : mode == "half" ? n / 2 : n);
     cudaMemcpy(y.data(), dy, 4 * n, cudaMemcpyDeviceToHost);

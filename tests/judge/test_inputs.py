@@ -64,6 +64,7 @@ def extension() -> Iterator[ProgramCandidate]:
 PROGRAM_MODES = [
     ("right", ""),
     ("tiny", "another-polynomial"),
+    ("by_argument", ""),
     ("half", "unwritten-output"),
     ("on_the_host", ""),
     ("beyond", "out-of-bounds"),
@@ -75,6 +76,7 @@ PROGRAM_MODES = [
 EXTENSION_MODES = [
     (0, ""),
     (1, "keeps-state"),
+    (9, "keeps-state"),
     (6, "fails"),
     (2, "writes-input"),
     (3, "unwritten-output"),
@@ -86,15 +88,15 @@ EXTENSION_MODES = [
 
 
 @needs_nvcc
-@pytest.mark.parametrize(("mode", "kind"), PROGRAM_MODES if ALL else PROGRAM_MODES[:3])
+@pytest.mark.parametrize(("mode", "kind"), PROGRAM_MODES if ALL else PROGRAM_MODES[:4])
 def test_programs_are_judged(program: ProgramCandidate, mode: str, kind: str) -> None:
     found = verdict(program, program_task(mode))
     assert found.accepted if not kind else kind in found.kinds, found.failures
-    assert ("one run over a finite field" in found.checks) == (mode in ("right", "tiny", "negated"))
+    assert ("one run over a finite field" in found.checks) == (mode in ("right", "tiny", "by_argument", "negated"))
 
 
 @needs_nvcc
-@pytest.mark.parametrize(("mode", "kind"), EXTENSION_MODES if ALL else EXTENSION_MODES[:3])
+@pytest.mark.parametrize(("mode", "kind"), EXTENSION_MODES if ALL else EXTENSION_MODES[:4])
 def test_torch_extensions_are_judged_from_source(extension: ProgramCandidate, mode: int, kind: str) -> None:
     assert isinstance(extension, ExtensionCandidate)
     found = verdict(extension, extension_task(mode))
@@ -103,6 +105,13 @@ def test_torch_extensions_are_judged_from_source(extension: ProgramCandidate, mo
         assert "one run over a finite field" in found.checks
     if mode == 6:
         assert "the result y is [2, " in found.failures[0].message
+
+
+def test_a_program_must_not_read_files_of_processes(tmp_path: Path) -> None:
+    file = tmp_path / "program"
+    file.write_bytes(b"fopen\0/proc/self/maps\0")
+    candidate = ProgramCandidate("program", file, Task.model_validate(program_task("right")), None, ())  # type: ignore[arg-type]
+    assert candidate.asks_for == "/proc/"
 
 
 def test_a_call_of_an_extension_passes_outputs_not_returned() -> None:

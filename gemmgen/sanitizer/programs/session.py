@@ -16,7 +16,7 @@ from typing import get_args
 
 import numpy as np
 
-from gemmgen.emulator import Device, DeviceLaunch, DeviceModule, Texture
+from gemmgen.emulator import Device, DeviceLaunch, DeviceModule, Texture, residues
 from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.counters import CounterObserver, Counters
 from gemmgen.emulator.demangling import qualified_name
@@ -269,6 +269,15 @@ class Session:
 
     # -- launches ------------------------------------------------------------------------------------------------
 
+    def _as_residues(self, module: DeviceModule, name: str, parameters: bytes) -> bytes:
+        """A launch's arguments over a field: numbers of the type float become residues, as literals of kernels do."""
+        found, entry = bytearray(parameters), self.device.kernel(module, name).entry
+        for parameter, (offset, size) in zip(entry.parameters, self.device.layout(module, name).parameters, strict=True):
+            if parameter.type == "f32" and size == 4 and offset + size <= len(found):
+                (value,) = struct.unpack_from("<f", found, offset)
+                found[offset : offset + size] = residues.of_float(value).tobytes()
+        return bytes(found)
+
     def _launch(self, body: Body) -> bytes:
         module_number = body.number("Q")
         module = self._module(module_number)
@@ -302,7 +311,7 @@ class Session:
                 name,
                 grid=grid,
                 block=block,
-                parameters=parameters,
+                parameters=parameters if self.settings.arithmetic is REAL else self._as_residues(module, name, parameters),
                 shared_bytes=shared,
                 cluster=cluster if any(cluster) else None,
                 source=self.text_of,
