@@ -220,7 +220,7 @@ def test_operands_may_have_the_name_of_a_result() -> None:
     assert verified({"kind": "gemm", **STRATEGIES["naive"], "epilogue": formula}) == []
 
 
-def test_convolutions_with_pixels_as_rows_have_places_and_further_outputs() -> None:
+def test_convolutions_by_pixels_have_places_and_further_outputs() -> None:
     loop = {"strategy": "warpgroup", "tile": {"channels": 8, "pixels": 64, "k": 64}, "stages": 2, "consumers": 1, "rows": "pixels"}
     sides = {side: {"type": "f16", "layout": "nhwc"} for side in ("input", "output")}
     formula = {"outputs": {"value": "acc if row >= column else 0", "kept": {"value": "acc"}, "most": {"reduce": "max", "of": "acc"}}}
@@ -329,7 +329,7 @@ def test_tma_stores_further_outputs_of_blocks_with_one_tile() -> None:
     assert verified(fields) == []
 
 
-def test_blocks_of_many_tiles_read_operands_and_store_outputs_in_pairs() -> None:
+def test_blocks_of_many_tiles_read_and_store_pairs() -> None:
     loop = {"strategy": "wgmma", "tile": {"m": 64, "n": 64, "k": 64}, "stages": 3, "schedule": "ping_pong", "persistent_blocks": 2}
     formula = {"inputs": IN_STAGES["float32"]["inputs"], "outputs": {"C": "acc + gate", "kept": {"value": "acc", "type": "f32"}}}
     fields = {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": loop, "epilogue": formula}
@@ -452,7 +452,7 @@ def test_an_infinity_without_a_known_sign_leaves_extrema_open() -> None:
     assert value == 2.0 and bound == np.inf
 
 
-def test_a_reduction_of_which_nothing_is_known_may_end_in_any_number() -> None:
+def test_an_unknown_result_of_a_reduction_has_no_bound() -> None:
     plan = gemmgen.plan({**FAMILIES["reduction"], "epilogue": {"value": "sqrt(abs(acc)) * acc"}})
     with np.errstate(invalid="ignore"):
         expected = reduction_expected(plan, Tracked(np.array([np.nan, 1.5]), np.array([np.inf, 0.0]), "f32"), (2,))
