@@ -397,10 +397,11 @@ def test_words_of_elements_take_one_run(name):
         ("step * kTileK, work.row)", "step * kTileK + 2, work.row)"),
     ],
 )
-def test_slips_in_kernels_of_8_bits_are_caught(old, new):
-    text = source_of("gemm/wgmma/fp8/64x32")
+@pytest.mark.parametrize("name", ["gemm/wgmma/fp8/64x32", "gemm/wgmma/bf16/128x256"])
+def test_slips_in_kernels_of_words_are_caught(name, old, new):
+    text = source_of(name)
     assert text.count(old) == 1
-    report = verify_field(plan_of("gemm/wgmma/fp8/64x32"), compiled("gemm/wgmma/fp8/64x32", text.replace(old, new)))
+    report = verify_field(plan_of(name), compiled(name, text.replace(old, new)))
     assert report.outcome == "wrong"
 
 
