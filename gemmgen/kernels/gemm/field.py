@@ -94,11 +94,10 @@ def _cut_problems(plan: GemmPlan, by_words: tuple[str, ...], whole: Case, padded
 
 
 def _whole_problems(plan: GemmPlan, case: Case) -> Iterator[Case]:
-    """Problems of whole tiles, two along the direction in which tiles follow one another; without tensor cores, along both."""
-    several = ((2, 1) if plan.spec.order == "column_major" else (1, 2)) if _on_tensor_cores(plan) else (2, 2)
+    """Problems of whole tiles: one tile on tensor cores, else two in each direction, if they fit."""
     depth = 2 * plan.step_k if isinstance(plan.spec.decomposition, DataParallel) else case.dimensions["k"]
-    for rows, columns in (several, (1, 1)):
-        sizes = promised(plan, (rows * plan.tile_m, columns * plan.tile_n, depth))
+    for tiles in (1,) if _on_tensor_cores(plan) else (2, 1):
+        sizes = promised(plan, (tiles * plan.tile_m, tiles * plan.tile_n, depth))
         yield replace(case, dimensions={**case.dimensions, **packed(plan, sizes, batch=_batch(plan, case))})
 
 
