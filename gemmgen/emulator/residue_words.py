@@ -24,6 +24,7 @@ MAX_CUT_WORDS = 60_000
 """Words of a run of which their lower halves are different, and some are passed over."""
 _ODDS = 1 << 31
 _POISON = 0xFFFFFFFF
+_LARGE = np.uint64(0x4B000080)
 _LOWER_HALF, _TOP_BITS = np.uint32(0xFFFF), np.uint32(0x80808080)
 _BYTES = tuple(np.uint32(0xFF << shift) for shift in (0, 8, 16, 24))
 
@@ -90,6 +91,13 @@ class Words:
             each[cut] = np.where(known[:, None], of_cut, each[cut])
         bytes_alone: Array = each.reshape(values.shape)
         return bytes_alone
+
+    def numbers_of_bytes(self, inverted: Array, place: int) -> Array:
+        """Residues of a byte of words whose bytes have their highest bits inverted, 128 + 2^23 as bits of float32 more."""
+        words = np.ascontiguousarray(inverted ^ _TOP_BITS)
+        own = self.of_elements(words.view(np.uint8)).reshape(-1, self.elements)[:, place]
+        numbers: Array = ((own.astype(np.uint64) + _LARGE) % np.uint64(MODULUS)).astype(np.uint32)
+        return numbers
 
     def require_bytes(self, words: Array, masks: Array) -> None:
         """Raises NoFieldMeaning if a mask cuts a byte of a word that elements have."""

@@ -12,14 +12,15 @@ from collections.abc import Iterable
 from gemmgen.emulator.data_flow import flow_of, instructions_of, written_by
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.program_properties import of_program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector, registers_of, source_registers
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, Vector, registers_of, source_registers
 
 _PRODUCTS = ("mma", "wgmma", "tcgen05", "wmma")
 _LOADS = ("ld", "ldu", "ldmatrix")
 _MOVES = ("mov", "shfl", "selp")
 _STORES = ("st", "stmatrix", "red", "atom")
 _FLOATS = ("f32", "bf16", "f16", "bf16x2", "f16x2")
-_WORD = 4
+_WORD, _WORD_MASK = 4, 0xFFFFFFFF
+_SIGNS, _LARGE, _LOWEST_BYTE = 0x80808080, 0x4B000000, 0x7440
 
 
 class _Sources:
@@ -76,6 +77,38 @@ class _Sources:
                     work += (new := set(source_registers(inst)) - seen)
                     seen |= new
         return self._by_data[name]
+
+    def constant(self, operand: Operand) -> int | None:
+        """The number that an operand always is, if the text says so."""
+        if isinstance(operand, Integer):
+            return operand.value & _WORD_MASK
+        writers = self.writers.get(operand.name, []) if isinstance(operand, Register) else []
+        numbers = {
+            each.operands[1].value & _WORD_MASK for each in writers if each.opcode == "mov" and isinstance(each.operands[1], Integer)
+        }
+        return numbers.pop() if len(writers) == 1 and len(numbers) == 1 else None
+
+    def holds_inverted(self, name: str) -> bool:
+        """True if a register holds whole words from memory, or zeros, of whose bytes the highest bits are inverted."""
+        seen, work = {name}, [name]
+        while work:
+            for inst in self.writers.get(work.pop(), ()):
+                if inst.opcode == "mov" and inst.type in ("b32", "u32") and self.constant(inst.operands[1]) == _SIGNS:
+                    continue
+                if inst.opcode == "mov" and inst.type in ("b32", "u32") and isinstance(inst.operands[1], Register):
+                    work += (new := {inst.operands[1].name} - seen)
+                    seen |= new
+                elif not self._inverts_words(inst):
+                    return False
+        return True
+
+    def _inverts_words(self, inst: Instruction) -> bool:
+        word = next((operand for operand in inst.operands[1:] if isinstance(operand, Register)), None)
+        numbers = [self.constant(operand) for operand in inst.operands[1:]]
+        if inst.opcode != "xor" or word is None or _SIGNS not in numbers:
+            return False
+        loads, others = self.behind([word.name])
+        return not others and all(_loads_words(load) for load in loads)
 
     def loads_before(self, inst: Instruction) -> list[Instruction]:
         """The loads whose values reach an instruction through any others but products and arithmetic on floats, which read whole words."""
@@ -143,6 +176,21 @@ def masked_words(program: Program) -> dict[int, Register]:
     sources = _Sources(program)
     masked = ((id(inst), sources.masked_word(inst)) for inst in instructions_of(program) if inst.opcode == "and")
     return {known: word for known, word in masked if word is not None}
+
+
+@of_program
+def bytes_as_numbers(program: Program) -> dict[int, int]:
+    """Permutations by which a byte of a word from memory becomes a number, by identity, with the byte's place: with its highest bit
+    inverted, it is the lowest byte of a number from 2^23 on, from which code subtracts 2^23 + 128."""
+    sources = _Sources(program)
+    found = {}
+    for inst in (inst for inst in instructions_of(program) if inst.opcode == "prmt" and inst.modifiers == ("b32",)):
+        word, large, selector = inst.operands[1], sources.constant(inst.operands[2]), sources.constant(inst.operands[3])
+        if large != _LARGE or selector is None or selector & ~3 != _LOWEST_BYTE or not isinstance(word, Register):
+            continue
+        if sources.holds_inverted(word.name):
+            found[id(inst)] = selector & 3
+    return found
 
 
 def _widens(inst: Instruction) -> bool:

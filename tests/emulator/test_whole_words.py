@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemmgen.emulator import NoFieldMeaning, launch
+from gemmgen.emulator import NoFieldMeaning, launch, residues
 from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.program import link
 from gemmgen.emulator.residue_words import Words, require_whole, whole_words
-from gemmgen.emulator.whole_words import added_sums, sums_only_move, words_taken_apart
+from gemmgen.emulator.whole_words import added_sums, bytes_as_numbers, sums_only_move, words_taken_apart
 
 HEAD = """
 .version 8.4
@@ -170,3 +170,39 @@ def test_a_mask_that_cuts_a_byte_of_an_element_has_no_meaning() -> None:
             launch(text + "  ret;\n}\n", "k", grid=1, block=32, args=[data, np.uint32(0x1FF)], hazards=False, arithmetic=FIELD)
     finally:
         whole_words.reset(token)
+
+
+BYTE = """
+  xor.b32 %r8, %r1, 0x80808080;
+  mov.b32 %r9, 0x4B000000;
+  prmt.b32 %r10, %r8, %r9, 0x7442;
+  mov.b32 %f1, %r10;
+  add.rn.f32 %f2, %f1, 0fCB000080;
+  st.global.f32 [%rd1 + 64], %f2;
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "count"),
+    [
+        ("", "", 1),
+        ("%r8, %r1, 0x80808080", "%r8, %r1, 0x80808000", 0),
+        ("0x7442", "0x7452", 0),
+        ("  xor.b32", "  shr.u32 %r1, %r1, 8;\n  xor.b32", 0),
+        ("0x4B000000", "0x4B000001", 0),
+    ],
+)
+def test_bytes_that_become_numbers_are_known(old: str, new: str, count: int) -> None:
+    assert len(bytes_as_numbers(link(HEAD + BYTE.replace(old, new) + "  ret;\n}\n", "k"))) == count
+
+
+def test_a_byte_that_becomes_a_number_has_its_residue() -> None:
+    words = Words(np.random.default_rng(12), 100)
+    tokens = whole_words.set(words), residues.pairs.set(residues.Pairs(np.random.default_rng(13)))
+    try:
+        data = np.concatenate([words.draw((8,)), np.zeros(24, np.uint32)])
+        launch(HEAD + BYTE + "  ret;\n}\n", "k", grid=1, block=1, args=[data], arithmetic=FIELD)
+        assert residues.canonical(data[16:17]) == words.of_elements(data[:1].view(np.uint8))[2]
+    finally:
+        whole_words.reset(tokens[0])
+        residues.pairs.reset(tokens[1])

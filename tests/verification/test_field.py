@@ -405,7 +405,7 @@ def test_slips_in_kernels_of_words_are_caught(name, old, new):
     assert report.outcome == "wrong"
 
 
-@pytest.mark.parametrize("name", ["conv2d/wgmma/int8_k64/64x32", "conv2d/mma_sync/pointwise/stride2"])
+@pytest.mark.parametrize("name", ["conv2d/wgmma/int8_k64/64x32", "conv2d/mma_sync/pointwise/stride2", "conv2d/mma_sync/residual"])
 def test_convolutions_of_integers_take_one_run(name):
     report = verify_field(plan_of(name))
     assert report.outcome == "passed" and runs_are_as_many_as_problems(report, name)
@@ -424,6 +424,25 @@ def test_slips_where_results_are_packed_are_caught(old, new):
     text = source_of("conv2d/wgmma/int8_k64/64x32")
     assert text.count(old) == 1
     report = verify_field(plan_of("conv2d/wgmma/int8_k64/64x32"), compiled("conv2d/wgmma/int8_k64/64x32", text.replace(old, new)))
+    assert report.outcome == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("unpack_s8(residual + 4, packed_residual.y);", "unpack_s8(residual + 4, packed_residual.x);"),
+        ("z + offset + block * next_channels,", "z + offset + block * next_channels + (threadIdx.x == 37 ? 8 : 0),"),
+        (
+            "const uint2 packed_residual = exists ? *reinterpret_cast<const uint2*>(z) :",
+            "const uint2 packed_residual = false ? *reinterpret_cast<const uint2*>(z) :",
+        ),
+    ],
+)
+def test_slips_of_a_residual_are_caught(old, new):
+    name = "conv2d/mma_sync/residual"
+    text = source_of(name)
+    assert text.count(old) == 1
+    report = verify_field(plan_of(name), compiled(name, text.replace(old, new)))
     assert report.outcome == "wrong"
 
 

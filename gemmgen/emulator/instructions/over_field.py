@@ -23,9 +23,11 @@ from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.ptx.syntax import Instruction, Negated, Pair
 from gemmgen.emulator.residue_words import whole_words
-from gemmgen.emulator.whole_words import added_sums, masked_words
+from gemmgen.emulator.whole_words import added_sums, bytes_as_numbers, masked_words
 
 _FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2")
+_BYTE_OF_LARGE = 0x7440
+"""The selector of the lowest byte of a number from 2^23 on."""
 _PAIRS_OF_BYTES = ("e4m3x2", "e5m2x2")
 _OPCODES = (
     *("add", "sub", "mul", "fma", "mad", "neg", "div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "tanh", "sin", "cos", "abs", "copysign"),
@@ -206,6 +208,9 @@ def pack(inst: Instruction, binder: Binder) -> Operation:
     """Bytes chosen from a pair of words. A word of four results stands for these in full, where the run has codes for pairs of them."""
     packing = packing_of(binder.program)
     registers = packing.words.get(id(inst))
+    place = bytes_as_numbers(binder.program).get(id(inst))
+    if place is not None:
+        return _byte_as_number(inst, binder, place)
     if registers is None and id(inst) not in packing.parts:
         return prmt(inst, binder)
     plain = constant_permutation(packing.selectors[id(inst)])
@@ -222,6 +227,18 @@ def pack(inst: Instruction, binder: Binder) -> Operation:
         return known.codes(first, second) | known.codes(third, fourth) << np.uint32(16)
 
     return binder.gathered([target], compute, [*(binder.source(inst, operand, "b32") for operand in inst.operands[1:3]), *results])
+
+
+def _byte_as_number(inst: Instruction, binder: Binder, place: int) -> Operation:
+    """A byte of a word as a number: its residue, where bytes that count in full are parts of words."""
+    plain = constant_permutation(_BYTE_OF_LARGE + place)
+
+    def compute(a: Source, b: Source) -> Source:
+        drawn = whole_words.get()
+        return plain(a, b) if drawn is None or residues.pairs.get() is None else drawn.numbers_of_bytes(np.asarray(a), place)
+
+    sources = [binder.source(inst, operand, "b32") for operand in inst.operands[1:3]]
+    return binder.gathered([binder.target(inst, inst.operands[0], "b32")], compute, sources)
 
 
 # -- comparisons ---------------------------------------------------------------------------------------------------

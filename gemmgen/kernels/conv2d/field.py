@@ -128,7 +128,7 @@ def parts(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
     given = {"x": _nhwc(to_nchw(arrays["x"], spec.input.layout)), "filter": np.asarray(reorder_filter(filters, "taps"))}
     if "z" in arrays:
         given["z"] = _nhwc(to_nchw(arrays["z"], spec.output.layout))
-        if plan.unit:
+        if plan.unit and given["z"].dtype != np.uint32:
             given["z"] = residues.of_integers(given["z"]).view(np.float32)
     if _sums_in_numpy(plan):
         yield _finishing(plan, case, filters, arrays, scalars)
@@ -167,7 +167,7 @@ def _finishing(
     }
     if "z" in arrays:
         z = _nhwc(to_nchw(arrays["z"], spec.output.layout))[..., : sizes["k"]].reshape(-1)
-        given["z"] = residues.of_integers(z) if plan.unit else z
+        given["z"] = residues.of_integers(z) if plan.unit and z.dtype != np.uint32 else z
 
     known = residues.pairs.get()
 
@@ -263,10 +263,12 @@ def derived(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[An
 
 
 def in_words(plan: FinishingPlan) -> tuple[str, ...]:
-    """The factors, where they are int8, and results are rounded sums of their products."""
-    alone = {"x", "filter", "y", "alpha", "bias", "workspace"} >= {array.name for array in plan.sequence.arrays}
+    """The factors, where they are int8, and results are rounded sums of their products, and an int8 residual."""
+    names = {array.name for array in plan.sequence.arrays}
+    alone = {"x", "filter", "y", "alpha", "bias", "z", "workspace"} >= names
     plain = _sums_in_numpy(plan) and plan.spec.input.type == "s8" and plan.filter_order not in WITH_ZEROS
-    return ("x", "filter") if alone and plain else ()
+    plain = plain and ("z" not in names or plan.spec.output.type == "s8")
+    return tuple(name for name in ("x", "filter", "z") if name in names) if alone and plain else ()
 
 
 def in_pairs(plan: FinishingPlan) -> tuple[str, ...]:
