@@ -1,7 +1,8 @@
 """Two kernels, or a kernel and an expression, over a finite field: whether they are the same function of their arrays.
 
 Arrays of floating-point numbers are filled with random residues, regardless of their contents. The answer is a probability, as
-`gemmgen.emulator.arithmetic` explains, and nothing is claimed for kernels whose data decide about branches, addresses or choices.
+`gemmgen.emulator.arithmetic` explains, and nothing is claimed for kernels whose data decide about branches, addresses or choices, or which
+compute with the bits of numbers.
 """
 
 from __future__ import annotations
@@ -20,13 +21,45 @@ from gemmgen.sanitizer.source import KernelCode, UnusableInput
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from gemmgen.emulator.data_flow import ProgramFlow
     from gemmgen.emulator.data_loads import DataLoads
+    from gemmgen.emulator.ptx.syntax import Instruction
 
 FLOATS = {"f32": 31, "f16": 16, "bf16": 16}
 """Types that are drawn from the field, and their bits that count."""
 MIN_DEGREE = 3
 """Degree that probabilities are stated for at least: products of two arrays with a scalar."""
 _SCALAR_LIMIT = 0x7F800000
+_ON_BITS = frozenset(
+    (
+        *(
+            "add",
+            "sub",
+            "mul",
+            "mad",
+            "div",
+            "rem",
+            "min",
+            "max",
+            "neg",
+            "abs",
+            "and",
+            "xor",
+            "not",
+            "lop3",
+            "shl",
+            "shr",
+            "shf",
+            "bfe",
+            "bfi",
+        ),
+        *("popc", "clz", "brev", "bfind", "fns", "setp", "set", "slct", "sad", "dp2a", "dp4a", "mul24", "mad24", "szext", "redux", "match"),
+        *("atom", "red", "cvt", "prmt", "testp"),
+    )
+)
+"""Instructions that compute with bits, if their type is an integer. Bit 31 of a residue is 0, so none of them sees the sign of a number."""
+_HALVES = frozenset((0xFFFF, -0x10000, 0xFFFF0000))
+_HALF = 16
 _MAX_EXPRESSION_LENGTH = 2000
 _DEEPEST_EXPRESSION = 40
 
@@ -119,7 +152,8 @@ def _run(
         raise
     except GemmgenError as error:
         return FieldAnswer("not claimed", str(error).splitlines()[0])
-    if first and (doubt := _doubt(code, launches, loads)):
+    narrowest = min(4 if FLOATS[argument.type] == FLOATS["f32"] else 2 for argument in arguments.values() if argument.type in FLOATS)
+    if first and (doubt := _doubt(code, launches, loads, narrowest)):
         return FieldAnswer("not claimed", doubt)
     if run.failed:
         worst = next(finding for finding in run.findings if finding.severity == "error")
@@ -177,7 +211,7 @@ def _difference(name: str, array: KernelArgument, wanted: npt.NDArray[Any]) -> s
     return f"{name}[{int(different[0])}] is another function of the arrays; {len(different)} of {got.size} elements differ"
 
 
-def _doubt(code: KernelCode, launches: Sequence[Launch], loads: DataLoads) -> str:
+def _doubt(code: KernelCode, launches: Sequence[Launch], loads: DataLoads, narrowest: int) -> str:
     """The decision that data take in a kernel; empty if there is none."""
     from gemmgen.emulator.data_flow import ProgramFlow
     from gemmgen.emulator.program import link
@@ -189,7 +223,58 @@ def _doubt(code: KernelCode, launches: Sequence[Launch], loads: DataLoads) -> st
             return f"{launch.entry.name}: {dependence.reason}"
         if dependence.choices:
             return f"{launch.entry.name}: a choice depends on data: {dependence.choices[0].text.strip()}"
+        if (inst := _on_bits_of_data(flow, {id(each) for each in loads.found.values()}, narrowest)) is not None:
+            return f"{launch.entry.name}: it computes with the bits of numbers: {inst.text.strip()}"
     return ""
+
+
+def _on_bits_of_data(flow: ProgramFlow, loads: set[int], narrowest: int) -> Instruction | None:
+    """An instruction that computes with the bits of numbers, besides those that take halves of words; None if there is none.
+
+    ``narrowest``: bytes of the smallest elements of data; loads of fewer bytes take parts of a number.
+    """
+    from gemmgen.emulator.data_flow import instructions_of
+    from gemmgen.emulator.ptx.syntax import TYPE_BYTES, source_registers
+
+    inside = {id(inst) for inst in instructions_of(flow.program) if inst.opcode in ("ld", "ldmatrix") and not inst.has("global")}
+    inside -= {id(inst) for inst in instructions_of(flow.program) if inst.has("param") or inst.has("const")}
+    states = list(flow.spread_from(loads))
+    keeps = any(
+        inst.opcode in ("st", "stmatrix") and not inst.has("global") and tainted.any_of(source_registers(inst)) for inst, tainted in states
+    )
+    if keeps or any(inst.opcode == "cp" for inst, _ in states):
+        loads = loads | inside
+        states = list(flow.spread_from(loads))
+    for inst, tainted in states:
+        if id(inst) in loads and inst.opcode == "ld" and TYPE_BYTES.get(inst.type, 4) < narrowest:
+            return inst
+        if inst.opcode in _ON_BITS and tainted.any_of(source_registers(inst)) and _computes_with_bits(flow, inst):
+            return inst
+    return None
+
+
+def _computes_with_bits(flow: ProgramFlow, inst: Instruction) -> bool:
+    from gemmgen.emulator.ptx.syntax import Integer
+
+    number = next((operand.value for operand in inst.operands[1:] if isinstance(operand, Integer)), None)
+    if inst.type == "pred" or (inst.opcode in ("atom", "red") and (inst.has("exch") or inst.has("cas"))):
+        return False
+    if inst.opcode == "cvt":
+        to, *_, source = (*inst.types, "", "")[:2]
+        return _is_integer(source) and not _is_integer(to)
+    if inst.opcode == "prmt":
+        return number is None or any(number >> 4 * place & 8 for place in range(4))
+    if not _is_integer(inst.type):
+        return inst.opcode == "testp"
+    if inst.opcode == "and":
+        return number not in _HALVES
+    if inst.opcode in ("shl", "shr"):
+        return number != _HALF and not (inst.opcode == "shl" and flow.selections.shifts_sum(inst))
+    return True
+
+
+def _is_integer(kind: str) -> bool:
+    return kind[:1] in ("s", "u", "b") and kind[1:].isdecimal()
 
 
 def _degree_of_launches(code: KernelCode, launches: Sequence[Launch]) -> int:

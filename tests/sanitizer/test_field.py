@@ -99,6 +99,41 @@ THRESHOLD = """extern "C" __global__ void f(const float* a, float* c, int n) {{
 }}"""
 
 
+BITS = """extern "C" __global__ void f(const float* a, float* c, int n) {{
+    __shared__ unsigned char bytes[64][4];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float v = i < n ? a[i] : 0.0f;
+    *reinterpret_cast<float*>(bytes[threadIdx.x]) = v;
+    int bits = __float_as_int(v);
+    if (i < n) c[i] = {value};
+}}"""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "__int_as_float(bits & 0x7fffffff)",
+        "__int_as_float(max(bits, 0))",
+        "__int_as_float(bits & ~(bits >> 31))",
+        "v + (float)__popc(bits & 0x80000000)",
+        "v + (float)__ballot_sync(__activemask(), bits < 0)",
+        "v + (float)(bytes[threadIdx.x][3] >> 7)",
+        "v + (float)(reinterpret_cast<const unsigned char*>(a)[4 * i + 3] >> 7)",
+        "v + (float)__umulhi(bits, 2)",
+        "v + (float)(__byte_perm(bits, 0, 0xbbbb) & 1)",
+    ],
+)
+def test_kernels_that_see_the_sign_of_numbers_get_no_verdict(tmp_path, value):
+    """Residues have no sign: over the field, each of these is the number itself."""
+    for name, text in (("one.cu", "v"), ("other.cu", value)):
+        (tmp_path / name).write_text(BITS.format(value=text))
+    arguments = ["--grid", "2", "--block", "64", "--arg", "f32[128]=random", "--arg", "f32[128]", "--arg", "i32=128"]
+    result = CliRunner().invoke(cli, ["emulate", str(tmp_path / "one.cu"), *arguments, "--field", str(tmp_path / "other.cu")])
+    assert "field: not claimed: f: it computes with the bits of numbers" in result.output, result.output
+    result = CliRunner().invoke(cli, ["emulate", str(tmp_path / "one.cu"), *arguments, "--field", str(tmp_path / "one.cu")])
+    assert "field: same" in result.output, result.output
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
