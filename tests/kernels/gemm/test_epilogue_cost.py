@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import gemmgen
+from gemmgen.codegen.rendering import render
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
@@ -46,6 +47,16 @@ def test_functions_take_time(schedule: str) -> None:
     plain, silu = seconds(schedule, []), seconds(schedule, [{"op": "silu"}])
     accurate = seconds(schedule, [{"op": "silu"}], "full")
     assert plain < silu < accurate < 1.5 * plain
+
+
+@pytest.mark.parametrize("epilogue", [[{"op": "gelu", "form": "tanh"}], {"value": "gelu_tanh(acc)"}])
+def test_only_groups_that_finish_together_save_special_functions(epilogue: Any) -> None:
+    """The form with fewer of them has more multiply-adds, for which the other group's tensor cores would wait."""
+    for schedule, special in (("cooperative", 1), ("ping_pong", 2)):
+        mainloop = {"strategy": "wgmma", "tile": {"m": 128, "n": 128, "k": 64}, "stages": 4, "consumers": 2, "schedule": schedule}
+        plan: Any = gemmgen.plan({**WGMMA, "mainloop": mainloop, "epilogue": epilogue})
+        assert sum(step.special for step in plan.epilogue) == special
+        assert ("coarse_gelu_tanh(" in render(plan).text) == (special == 1)
 
 
 TURNED: dict[str, Any] = {
