@@ -83,7 +83,6 @@ class Lifted:
     """Basic blocks with statements that wait for the rest of the block, of the thread's team and of its warp."""
     warp_guards: list[tuple[int, Condition]] = field(default_factory=list)
     """Guards of such statements of a warp, each with its basic block."""
-    assumptions: list[str] = field(default_factory=list)
     unbounded_loops: list[Instruction] = field(default_factory=list)
     traps: list[tuple[Instruction, Path]] = field(default_factory=list)
     """Statements that end a launch in an error, each with the way to it."""

@@ -129,11 +129,6 @@ class Conv2dPlan(FinishingPlan):
         return FINISH_THREADS
 
     @property
-    def finish_pixels(self) -> int:
-        """Pixels of a block that adds up parts."""
-        return FINISH_THREADS // self.output_lane.lanes_per_pixel
-
-    @property
     def exchange_swizzle(self) -> str:
         """Permutation of groups of channels in the exchange, as a C expression over ``pixel``."""
         return exchange_swizzle(self.channels_are_rows, self.lane)
