@@ -132,13 +132,13 @@ class Interned:
         every = words(canonical(value))
         wanted = every.reshape(-1)
         if (loops := residue_loops.loops()) is not None:
-            found = np.empty(every.shape, np.uint32)
+            result = np.empty(every.shape, np.uint32)
             of_codes = (self.codes.ctypes.data, self._next, len(self.codes), self._free.ctypes.data)
-            used = loops.narrow(wanted.ctypes.data, len(wanted), *self._table.places, *of_codes, found.ctypes.data)
+            used = loops.narrow(wanted.ctypes.data, len(wanted), *self._table.places, *of_codes, result.ctypes.data)
             if used < 0:
                 raise self._too_few
             self._next = used
-            return found
+            return result
         slots = self._table.find(wanted)
         new = wanted[(slots == 0) & (wanted != 0)]
         if len(new):

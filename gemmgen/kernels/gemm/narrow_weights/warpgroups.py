@@ -8,7 +8,6 @@ from math import gcd
 
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
-from gemmgen.hardware.target import MAX_CLUSTER
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.narrow_weights.loop import STORED, Codes, MainloopShown
 from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES, UNIT_WORDS
