@@ -1,6 +1,6 @@
 """Three linear layers in a CUDA graph, with weights that are declared constant and without, beside torch's.
 
-    python -m measurements.linear_layers --seed 1        on a machine with an H100 or H200, and torch
+    python -m measurements.linear_layers --seed 83 29    on a machine with an H100 or H200, and torch
 
 Few rows, in bfloat16, widths drawn by the seed. Weights rotate among enough sets to exceed the L2, as those of a model do. Results are
 compared with float32 first. Kernels that only read the same bytes, layer by layer, show how much of the time is the memory's. Writes
@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 WIDTHS = (2560, 3072, 4096, 5120, 6144, 7168, 8192, 9216, 11008, 12288, 14336)
 ROWS = (1, 16, 64)
 CHAINS = 6
-"""Chains of three layers that are drawn for each number of rows."""
+"""Chains of three layers that a seed draws for each number of rows."""
 SETS_BYTES = 160 << 20
 ROUNDS = 15
 GRAPH_SECONDS = 2e-3
@@ -84,10 +84,11 @@ def measure(torch: Any, rows: int, widths: tuple[int, ...]) -> dict[str, Any]:
 def report(data: dict[str, Any]) -> str:
     """The page."""
     timed = [row for row in data["rows"] if "torch" in row]
+    seeds = " and ".join(map(str, data["seeds"]))
     lines = [
         "# Three linear layers in a CUDA graph",
         "",
-        f"{data['device']}, {data['date']}, torch {data['torch']}, seed {data['seed']}. bfloat16; device time of the three",
+        f"{data['device']}, {data['date']}, torch {data['torch']}, seeds {seeds}. bfloat16; device time of the three",
         "layers by graph replay, all ways in turns, weights rotated beyond the L2. *Constant*: `ops.matmul(x, ops.Constant(w))`;",
         "*plain*: without `Constant`. *Read*: kernels that only read the same bytes (`measurements/weight_reads.py`); *early*, the next",
         "one begins once all weights of this one were read, *overlapped*, it reads its weights at once. No product is faster than the",
@@ -126,19 +127,20 @@ def main() -> None:
     import torch
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, nargs="+", default=[1])
     parser.add_argument("--seconds", type=float, default=60.0, help="begin no further chain after so long")
     parser.add_argument("-o", "--output", type=Path, default=HERE / "linear_layers.json")
     arguments = parser.parse_args()
-    draws, began, rows = random.Random(arguments.seed), time.perf_counter(), []
-    chains = [tuple(draws.choice(WIDTHS) for _ in range(4)) for _ in range(CHAINS)]
+    began, rows = time.perf_counter(), []
+    drawn = [random.Random(seed) for seed in arguments.seed]
+    chains = [tuple(draws.choice(WIDTHS) for _ in range(4)) for draws in drawn for _ in range(CHAINS)]
     for widths in chains:
         for count in ROWS:
             if time.perf_counter() - began < arguments.seconds:
                 rows.append(measure(torch, count, widths))
                 print(rows[-1], flush=True)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    data = {"device": torch.cuda.get_device_name(), "date": date, "torch": torch.__version__, "seed": arguments.seed, "rows": rows}
+    data = {"device": torch.cuda.get_device_name(), "date": date, "torch": torch.__version__, "seeds": arguments.seed, "rows": rows}
     write_atomically(arguments.output, (json.dumps(data, indent=1) + "\n").encode())
     write_atomically(arguments.output.with_suffix(".md"), report(data).encode())
 
