@@ -47,8 +47,6 @@ SETS_BYTES = 160 << 20
 MAX_SETS = 24
 GRAPH_SECONDS = 1.5e-3
 ROUNDS = 10
-MANY_ROWS = 1024
-"""Rows from which on products are timed with factors of zeros as well, which need less power."""
 AGREEMENT = 2e-2
 """Largest difference allowed, as a part of the largest result."""
 SCALED = "scales_a=1x128,scales_b=128x128"
@@ -220,12 +218,6 @@ def measure(torch: Any, shape: Shape, wanted: int) -> Row:
         calls["cublaslt"] = lambda i: peers[i].run()
     times = median_seconds(torch, calls, sets=arrays.sets, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
     row.times = {name: seconds * 1e6 for name, seconds in times.items()}
-    if shape.m >= MANY_ROWS and {"plain", "scaled"} <= calls.keys():
-        for factor in (*a, *b):
-            factor.view(torch.uint8).zero_()
-        both = {name: calls[name] for name in ("plain", "scaled")}
-        times = median_seconds(torch, both, sets=arrays.sets, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
-        row.times |= {f"{name} zeros": seconds * 1e6 for name, seconds in times.items()}
     return row
 
 
@@ -285,11 +277,6 @@ def measure_groups(torch: Any, shape: Shape) -> Row:
     return row
 
 
-def number(value: float) -> str:
-    """A ratio as the table shows it."""
-    return f"{value:.3f}" if math.isfinite(value) else "–"
-
-
 def report(data: dict[str, Any]) -> str:
     """The table as Markdown."""
     rows = [Row(Shape(**row["shape"]), row["times"], row["note"]) for row in data["rows"]]
@@ -299,13 +286,12 @@ def report(data: dict[str, Any]) -> str:
         f"{data['device']}, {data['date']}, torch {data['torch']}; made by `python -m measurements.block_scales`. e4m3 to bfloat16,",
         "float32 scales: A has one for 1 × 128 of its elements, B one for 128 × 128. *Per tensor*: gemmgen's product without block",
         "scales, promoted to float32 every 128 or 256 of k. *cuBLASLt*: the fastest of its algorithms, per tensor. Masked groups have half",
-        "to all of their rows. *Zeros*: per tensor / block scales with factors of zeros, which need less power; on random data, large",
-        "products run at the device's power limit.",
+        "to all of their rows.",
         "",
-        "| m × n × k | block scales, µs | per tensor, µs | cuBLASLt, µs | per tensor / block scales | zeros | TFLOP/s |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| m × n × k | block scales, µs | per tensor, µs | cuBLASLt, µs | per tensor / block scales | TFLOP/s |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
-    ratios, zeros = [], []
+    ratios = []
     for row in rows:
         ours, plain, peer = (row.times.get(name, math.nan) for name in ("scaled", "plain", "cublaslt"))
         shape = row.shape
@@ -314,13 +300,9 @@ def report(data: dict[str, Any]) -> str:
         rate = 2e-6 * shape.m * shape.n * shape.k / ours
         shown = [f"{value:.1f}" if math.isfinite(value) else "–" for value in (ours, plain, peer)]
         last = "–" if shape.masked else f"{rate:.0f}"
-        without = row.times["plain zeros"] / row.times["scaled zeros"] if "scaled zeros" in row.times else math.nan
-        zeros += [without] if math.isfinite(without) else []
-        lines.append(f"| {shape.text} | {' | '.join(shown)} | {plain / ours:.3f} | {number(without)} | {last} |")
+        lines.append(f"| {shape.text} | {' | '.join(shown)} | {plain / ours:.3f} | {last} |")
     if ratios:
         lines += ["", f"Per tensor over block scales: geometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}."]
-    if zeros:
-        lines[-1] += f" With zeros: {statistics.geometric_mean(zeros):.3f} and {min(zeros):.3f}."
     return "\n".join(lines) + "\n"
 
 

@@ -46,6 +46,8 @@ LAUNCH_OVERHEAD = 110_000
 """Time of a second launch, in rows times values of k: about 4 us."""
 SUMMED_ROWS = 176
 """Most rows of a tile with scaled sums of groups, of which a thread holds two sets."""
+FEW_SUMS, SUMMED_COLUMNS = 32, 64
+"""Rows up to which, and columns of tiles of warpgroups for which, sums by weights of 4 bits are scaled, not weights."""
 FORMS = 4096
 """Products whose forms are remembered: the model takes some milliseconds for each."""
 KERNELS = 512
@@ -215,6 +217,13 @@ def call_of(
     return Call(form, numbers, product.aligned_a, aligned_c, multiple, result, bias, activation, architecture, scaled)
 
 
+def scales_weights(form: Form, numbers: Numbers) -> bool:
+    """True if weights are scaled before they are multiplied. Sums of few rows, or of groups of warps that are alone in their blocks, are
+    scaled in less time: on an H200, 32 x 11008 x 4096 takes 11.0 us instead of 12.3, and 64 x 8192 x 8192 19.1 instead of 20.3."""
+    few = form.tile[0] <= FEW_SUMS or form.tile[1] == SUMMED_COLUMNS
+    return form.method == "warpgroups" and numbers.group > 0 and not numbers.floats and not (few and numbers.bits == 4)
+
+
 def spec_of(call: Call) -> GemmSpec:
     """The checked spec of a kernel. Where its architecture allows it, it comes early and copies weights before it waits for earlier work.
     Raises ``LaunchError`` for an activation that is not known."""
@@ -229,7 +238,7 @@ def spec_of(call: Call) -> GemmSpec:
     loop |= {"bits": numbers.bits, "group": numbers.group or "column", "zeros": numbers.zeros}
     loop |= {"min_blocks_per_sm": form.blocks_per_sm, "persistent_blocks": form.persistent}
     loop |= {"chunks": form.chunks, "next_launch": "late" if form.late else "early"}
-    loop |= {"scaled": "weights" if form.method == "warpgroups" and numbers.group and not numbers.floats else "sums"}
+    loop |= {"scaled": "weights" if scales_weights(form, numbers) else "sums"}
     codes = "integers" if not numbers.floats else "e2m1" if numbers.bits == 4 else "e4m3"
     loop |= {"codes": codes, "scale_type": numbers.kind if numbers.by_bytes else None}
     divisions: dict[int, dict[str, Any]] = {0: {"scheme": "split_k_parallel", "slices": "launch"}, 1: {"scheme": "data_parallel"}}

@@ -45,9 +45,9 @@ class Weight:
     activations of 8 bits.
 
     A weight is scale (code - zero). Its codes are packed once, on the host, in the order in which kernels read them; later changes
-    to the arrays have no effect. Products sum up integers and scale the sums of each group in float32; on sm_90a, those of more than 16
-    rows of 16-bit activations first scale each weight of a group and round it to the activations' type. Arrays are NumPy's or torch's, as
-    a checkpoint has them; ``docs/formats.md`` lists the layouts.
+    to the arrays have no effect. Products sum up integers and scale the sums of each group in float32; on sm_90a, those of many rows of
+    16-bit activations first scale each weight of a group and round it to the activations' type, some from 17 rows on. Arrays are NumPy's
+    or torch's, as a checkpoint has them; ``docs/formats.md`` lists the layouts.
 
     Parameters
     ----------

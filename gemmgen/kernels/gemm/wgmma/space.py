@@ -72,8 +72,8 @@ COLUMNS = tuple(range(8, 257, 8))
 DEPTH_BYTES = (128, 256)
 """Bytes along k of a stage."""
 MAX_STAGES = 16
-THREE_GROUPS_COLUMNS = 112
-"""Fewest columns of a tile of three groups with block scales."""
+THREE_GROUPS_COLUMNS = 128
+"""Columns of a tile of three groups with block scales."""
 MIN_STAGES = 3
 MAX_BLOCKS = 8
 """More blocks of rows of a group, and of a cluster along k, than any point has."""
@@ -380,7 +380,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
     if alike != storage:
         return tuple(replace(lattice, storage=storage) for lattice in lattices(alike, architecture))
     size = ELEMENTS[storage.type].bytes
-    depths = (BLOCK_K * size,) if storage.scales.given else DEPTH_BYTES
+    depths = (BLOCK_K * size, 2 * BLOCK_K * size) if storage.scales.given else DEPTH_BYTES
     usable = []
     for ping_pong, divided in ((False, False), (True, False), (False, True)):
         if divided and storage.joined:
@@ -419,13 +419,14 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         if storage.scales.given:
             # With block scales, clusters that share tiles of two groups take 1.05 to 1.2 times as long, four slices of k longer than two,
             # and slices whose tiles are multiplied in parts 1.2 times as long as slices with two sets.
-            # Groups of 128 rows that multiply halves of 128 columns take 1.1 to 1.2 times as long as those of 64 rows and 256 columns. Of
-            # three groups, only tiles of many columns were timed: 0.92 to 0.96 of the time of the best of two groups.
+            # Groups of 128 rows that multiply halves of 128 columns take 1.1 to 1.2 times as long as those of 64 rows and 256 columns. Three
+            # groups take 0.92 to 0.98 of the time of the best of two by tiles of 128 columns, up to twice that by 104 to 120. Stages of two
+            # blocks of k serve few rows.
             shares = (consumers > 1) & (cluster_m * cluster_n > 1)
             barred = (
                 shares
                 | (cluster_k > 2)
-                | ((consumers > 2) & ((tile_n < THREE_GROUPS_COLUMNS) | (cluster_k > 1)))
+                | ((consumers > 2) & ((tile_n != THREE_GROUPS_COLUMNS) | (cluster_k > 1)))
                 | ((instruction_n < tile_n) & ((cluster_k > 1) | (blocks_m > 1)))
             )
             others += column_scales(storage.scales, tile_n, instruction_n)
@@ -599,7 +600,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         waits = (at.product_sets == 1) & (at.instruction_n == at.tile_n) & (at.resident == 1)
         uneven = (at.instruction_n < at.tile_n) & (at.tile_n % BLOCK_K > 0)
         scaled = np.where(at.consumers > 2, THREE_GROUPS_OPERATIONS, np.where(waits, WAITING_OPERATIONS, SCALED_OPERATIONS))
-        issue = issue + (scaled + UNEVEN_OPERATIONS * uneven) / operations
+        issue = issue + (scaled * at.tile_k / BLOCK_K + UNEVEN_OPERATIONS * uneven) / operations
     memory_bytes = float(m * k * size * batch_a + k * n * size * batch_b) + result
     sharers = tiles_m / at.cluster_m if n >= m else tiles_n / at.cluster_n
     waves = works / (held * at.resident)
