@@ -419,9 +419,9 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         if storage.scales.given:
             # With block scales, clusters that share tiles of two groups take 1.05 to 1.2 times as long, four slices of k longer than two,
             # and slices whose tiles are multiplied in parts 1.2 times as long as slices with two sets.
-            # Groups of 128 rows that multiply halves of 128 columns take 1.1 to 1.2 times as long as those of 64 rows and 256 columns. Three
-            # groups take 0.92 to 0.98 of the time of the best of two by tiles of 128 columns, up to twice that by 104 to 120. Stages of two
-            # blocks of k serve few rows.
+            # Groups of 128 rows that multiply halves of 128 columns take 1.1 to 1.2 times as long as those of 64 rows and 256 columns.
+            # Three groups take 0.92 to 0.98 of the time of the best of two by tiles of 128 columns, up to twice that by 104 to 120. Stages
+            # of two blocks of k serve few rows.
             shares = (consumers > 1) & (cluster_m * cluster_n > 1)
             barred = (
                 shares
