@@ -11,7 +11,7 @@ from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.ops.weight_forms import Form, Numbers, balance, costs, fastest, shared_bytes, streams, suited, traits, warpgroups
-from gemmgen.ops.weight_kernels import Product, call_of, spec_of
+from gemmgen.ops.weight_kernels import Call, Product, call_of, spec_of
 
 DEVICE = find_device("H200")
 RECORDS = Path(__file__).parents[2] / "measurements" / "weight_forms_h200.jsonl"
@@ -70,3 +70,12 @@ def test_chosen_forms_were_among_the_fastest() -> None:
         losses.append(times[chosen] / min(times.values()))
     assert sum(losses) / len(losses) < 1.02
     assert max(losses) < 1.12
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "bits", "scaled"), [(32, 256, 4, "sums"), (64, 64, 4, "sums"), (64, 256, 4, "weights"), (32, 64, 8, "weights")]
+)
+def test_sums_of_few_rows_are_scaled(rows: int, columns: int, bits: int, scaled: str) -> None:
+    form = Form("warpgroups", (rows, columns, 128), (rows, 16), 4)
+    call = Call(form, Numbers("bf16", bits, 128, True), 8, 8, 128, "bf16", False, None, DEVICE.architecture)
+    assert spec_of(call).mainloop.scaled == scaled
