@@ -81,6 +81,10 @@ ODD_ROW_OF_CLUSTERS = 1.4
 pairs of blocks, 5.5 by single ones."""
 SHORT_ODD_ROW = 1.46
 """Further factor of such rows of 64 bytes: TMA takes 0.73 times as long for a row of 64 bytes as for one of 128."""
+CROWDED_WINDOWS, WIDE_WINDOW = 1.4, 256
+"""Factor of the products and copies of tiles of 16-bit floats in which three taps share pixels, if these are more than the second number
+(1.15 to 1.57 in eight of eight layers) or blocks have several tiles (1.4 and 1.7 in two of two). 64 x 76 x 79 pixels of 64 channels take
+570 us to 608 channels, 435 by tiles of 128 x 256 whose taps share none."""
 JOINED_TILE = 64 * 64
 """Results of the tiles by which the clock cycles of joining were measured."""
 SECTOR = 32
@@ -185,6 +189,8 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     )
     loaded = loaded_a + loaded_b * costs.copies if loop.vectors else (loaded_a + loaded_b) * _row_copies(plan, problem)
     loaded *= costs.window_loads if plan.windows else 1.0
+    crowded = plan.windows and plan.taps == 3 and (loop.tile_pixels > WIDE_WINDOW or turns > 1)
+    slow = CROWDED_WINDOWS if crowded and ELEMENTS[spec.input.type].is_float else 1.0
     reads = 1 + plan.arrays_like_output
     return Work(
         blocks=blocks,
@@ -194,9 +200,9 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         steps=float(steps * turns),
         operations=2.0 * loop.tile_m * loop.tile_pixels * loop.tile_k * plan.taps,
         unit=loop.unit,
-        issue=costs.issue * (costs.windows if plan.windows else 1.0),
+        issue=costs.issue * slow * (costs.windows if plan.windows else 1.0),
         shared_clocks=0.0,
-        loaded_bytes=loaded,
+        loaded_bytes=loaded * slow,
         in_flight=costs.in_flight * loop.stages,
         stored_bytes=costs.stores * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
         memory_bytes=cost(plan, problem).bytes,
@@ -261,6 +267,12 @@ WIDE_CHANNELS, FOUR_ROWS, SINGLE_CHANNELS = 1.45, 1.12, 3.0
 channels), of those with four rows of pixels (0.8 to 1.5 times), and of threads that have a single channel of floats each (2 to 4 times)."""
 TWO_CHANNELS, WIDE_STRIDES = 0.76, 1.25
 """Factors for threads with two channels (0.76 to 1 in 9 of 9 layers), and for those with four pixels two apart (1.06 to 1.41)."""
+LARGE_FILTER, TALL_FILTER = 5, 7
+"""Rows of filters from which single rows of pixels take much longer, and four rows no longer than others."""
+ONE_ROW, SQUARE = 3.9, 1.35
+"""Factors for threads with a single row of pixels under such filters (2.9 to 7.5 times in 12 of 12 layers: 64 images of 704 channels of
+18 x 18 take 99.7 us under 7 x 7 taps with stride 2, 33.5 by two rows), and for those with 2 x 2 pixels under tall ones with a stride (1.1
+to 1.9 times)."""
 MAX_LINES, LONG_STRIPS, LOW_STRIPS = 10, 1.35, 1.12
 """Factors for threads with more rows of x, whose code no longer fits (8 x 4 pixels under 5 x 5 taps, or with stride 2: 1.2), and for those
 with two rows of pixels under 5 x 5 taps and more."""
@@ -285,7 +297,9 @@ def _depthwise_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
     summed = min(plan.rows, ceil_div((problem["r"] - 1) * problem["dilation_h"] + 1, problem["stride_h"]))
     windows = 2 * columns * plan.channels * size // 4
     factors = problem["r"] * problem["s"] * plan.channels if plan.keeps_factors else 0
-    slow = (WIDE_CHANNELS if plan.channels >= 8 else 1.0) * (FOUR_ROWS if plan.rows == 4 else 1.0)
+    slow = (WIDE_CHANNELS if plan.channels >= 8 else 1.0) * (FOUR_ROWS if plan.rows == 4 and problem["r"] < TALL_FILTER else 1.0)
+    slow *= ONE_ROW if plan.rows == 1 and problem["r"] >= LARGE_FILTER else 1.0
+    slow *= SQUARE if plan.rows == plan.pixels == 2 and problem["r"] >= TALL_FILTER and problem["stride_h"] > 1 else 1.0
     slow *= TWO_CHANNELS if plan.channels == 2 else 1.0
     slow *= WIDE_STRIDES if problem["stride_w"] > 1 and plan.pixels >= 4 else 1.0
     slow *= LONG_STRIPS if lines > MAX_LINES and plan.rows > 4 else 1.0

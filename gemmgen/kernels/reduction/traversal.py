@@ -88,6 +88,12 @@ those of 32 threads."""
 TALL_LANES, TALL_THREADS = 8, 512
 """Threads side by side, 128 bytes of a row, and threads of a block, where blocks of narrow tiles would still have to share results: the
 first and third axis of 24 x 16 x 80 x 336 of float32 take 13.0 us by one block for each such tile, 16.6 by three for each narrow one."""
+MIN_OUTER = 8
+"""Places of the slower kept axes from which on blocks do not share results either where threads read less than a vector: the first and
+third axis of 37 x 13 x 87 x 298 take 15.8 us by 512 threads, 20.2 by thirteen blocks for each tile; those of 27 x 12 x 57 x 199 8.9 us by
+256 threads, 11.8 by six blocks."""
+MANY_MOMENTS = 4096
+"""Rows whose means and variances sixteen threads make: 8192 of 4096 of bfloat16 take 18.2 us, 19.1 by 32 threads each."""
 MIN_RAGGED = 32
 """Vectors of a row from which on the last may be a part of one."""
 MAX_REPEATED = 256
@@ -267,6 +273,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
             most = min(most, slots // max(results, 1))
         parts = _parts(results, most, slots, all_bytes, threads * unroll * vector * size, multiprocessors)
     if types.state == "moments" and lanes == WARP_THREADS:
+        lanes = lanes // 2 if results >= MANY_MOMENTS else lanes
         unroll = min(unroll, LOADS)  # 5.0 us instead of 5.3 for 2048 x 1000 of float32, 19.2 instead of 19.7 for 8192 x 4096 of bfloat16
     while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
         unroll //= 2
@@ -387,6 +394,8 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
         fits = TALL_THREADS * vector * types.state_bytes <= SHARED_BYTES and count >= TALL_THREADS // TALL_LANES * LOADS
         if parts > 1 and in_tall >= busy and fits:
             threads, lanes, unroll, parts = TALL_THREADS, TALL_LANES, LOADS, 1
+    elif parts > 1 and outer >= MIN_OUTER and vector * size < VECTOR_BYTES and outer * ceil_div(vectors, TALL_LANES) >= multiprocessors:
+        threads, lanes, columns, unroll, parts = TALL_THREADS if vector > 1 else THREADS, TALL_LANES, 1, MAX_UNROLL, 1
     strategy = _checked(
         TensorColumns,
         "tensor_columns",

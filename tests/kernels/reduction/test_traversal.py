@@ -89,9 +89,11 @@ def test_odd_rows_between_axes_fill_the_device_unshared(shape: tuple[int, int, i
     assert 300 * 132 < blocks * strategy.threads < 2048 * 132  # blocks have 256 threads: larger ones leave more of an SM idle
 
 
-def test_narrow_tiles_of_tall_blocks_are_not_shared() -> None:
-    found = rule([(16, 80 * 336), (336, 1)], [(24, 16 * 80 * 336), (80, 336)])
-    assert isinstance(found.strategy, TensorColumns) and (found.strategy.threads, found.strategy.lanes, found.parts) == (512, 8, 1)
+@pytest.mark.parametrize(("shape", "threads"), [((24, 16, 80, 336), 512), ((37, 13, 87, 298), 512), ((27, 12, 57, 199), 256)])
+def test_narrow_tiles_of_tall_blocks_are_not_shared(shape: tuple[int, int, int, int], threads: int) -> None:
+    a, b, c, d = shape
+    found = rule([(b, c * d), (d, 1)], [(a, b * c * d), (c, d)])
+    assert isinstance(found.strategy, TensorColumns) and (found.strategy.threads, found.strategy.lanes, found.parts) == (threads, 8, 1)
 
 
 def test_few_long_odd_tiles_are_shared() -> None:
