@@ -25,6 +25,7 @@ from gemmgen.proof.tickets import tickets
 from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, conjunction, conjuncts
 
 PROPERTIES = ("memory", "races", "once", "progress")
+WARPGROUP_THREADS = 128
 MEANINGS: dict[str, str] = {
     "memory": "every access lies within its array, and is aligned",
     "races": "no two threads of a block touch the same shared memory between the same barriers, unless both read",
@@ -879,6 +880,7 @@ def _values_of(known: Knowledge, remainder: z3.ArithRef, divisor: z3.ArithRef, p
 def stored_by_one(known: Knowledge, array: Array, stores: Sequence[Access]) -> bool:
     """True if the form of the stores' indices shows that no two threads, blocks or iterations store one element of a workspace."""
     stores = [_in_one_iteration(known, store) for store in stores if not known.proves(store.path, False)]
+    stores = [replace(store, path=(*store.path, *_groups_left_out(known, store))) for store in stores]
     places: list[_Place] = []
     for store in stores:
         assert store.address is not None
@@ -895,6 +897,13 @@ def stored_by_one(known: Knowledge, array: Array, stores: Sequence[Access]) -> b
         if _by_digits(known, Verdict("once"), list(zip(stores, rows, counts, strict=True))):
             return True
     return False
+
+
+def _groups_left_out(known: Knowledge, store: Access) -> list[z3.BoolRef]:
+    """Conditions that leave out the first or the last group of warps, as far as a store's path implies them."""
+    thread, last = known.linear_thread.z3, known.contract.launch.threads - WARPGROUP_THREADS
+    bounds = [thread >= WARPGROUP_THREADS, thread < last] if last > 0 else []
+    return [bound for bound in bounds if known.proves(store.path, bound)]
 
 
 def _in_one_iteration(known: Knowledge, store: Access) -> Access:

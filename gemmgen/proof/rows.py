@@ -79,7 +79,8 @@ def split_into_rows(
     """
     forms = [known.polynomials.of(index) for index in indices]
     start = {monomial: times for monomial, times in forms[0].items() if _of_problem(known, monomial)}
-    yield from _rows(known, [plus(form, start, -1) for form in forms], counts, paths)
+    for without in ({}, start) if start else ({},):
+        yield from _rows(known, [plus(form, without, -1) for form in forms], counts, paths)
 
 
 def _rows(
