@@ -91,9 +91,12 @@ def processor() -> str:
 @click.option("--within", type=float, default=470.0, help="Seconds of the clock.")
 @click.option("--kernels", default="", help="Only kernels whose name contains this.")
 @click.option("--unrecorded", is_flag=True, help="Kernels without a proof as well, after the others.")
+@click.option("--after", type=Path, help="Kernels that another proof_times.json has come last.")
 @click.option("--out", type=Path, default=Path("measurements"))
 @click.option("--proofs", type=Path, help="File for the proofs.")
-def main(jobs: int | None, seconds: float, within: float, kernels: str, unrecorded: bool, out: Path, proofs: Path | None) -> None:
+def main(
+    jobs: int | None, seconds: float, within: float, kernels: str, unrecorded: bool, after: Path | None, out: Path, proofs: Path | None
+) -> None:
     """Writes proof_times.json."""
     end, jobs = time.time() + within, jobs or cpus()
     recorded: dict[str, Record] = {}
@@ -103,8 +106,15 @@ def main(jobs: int | None, seconds: float, within: float, kernels: str, unrecord
     labels = {each.name: each.label for each in chosen}
     expected = {name: min(float(record["seconds"]), seconds * len(record["kernels"])) for name, record in recorded.items()}
     whole = {name for name, record in recorded.items() if FIVE - {"complete"} <= {*record["proved"]} or {*record["proved"]} & AT_LEAST}
+    earlier = {row["kernel"] for row in json.loads(after.read_text())["kernels"]} if after else set[str]()
     # The slowest of those that hold come first, so that all processes end at about the same time; then the quickest of the others.
-    chosen.sort(key=lambda each: (each.name not in whole, expected.get(each.name, seconds) * (-1 if each.name in whole else 1)))
+    chosen.sort(
+        key=lambda each: (
+            each.label in earlier,
+            each.name not in whole,
+            expected.get(each.name, seconds) * (-1 if each.name in whole else 1),
+        )
+    )
     rows: list[Row] = []
     found: dict[tuple[str, str], Record] = {}
     context = multiprocessing.get_context("forkserver")
