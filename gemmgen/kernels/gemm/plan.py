@@ -509,6 +509,11 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         return None
 
     @property
+    def last_operand(self) -> Access | None:
+        """The same of a block's last tile alone."""
+        return None
+
+    @property
     def collects_pairs(self) -> bool:
         """True if a thread keeps the pairs of a chunk of columns, and stores them together."""
         return False

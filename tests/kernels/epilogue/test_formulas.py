@@ -307,13 +307,16 @@ def test_stages_bring_an_operand_behind_the_factors(stored: str, consumers: int)
     assert verified(fields) == []
 
 
-@pytest.mark.parametrize(("rows", "columns", "stages", "blocks"), [(64, 96, 4, 2), (128, 128, 3, 1), (64, 64, 2, 3)])
-def test_stages_bring_an_operand_of_the_last_tile(rows: int, columns: int, stages: int, blocks: int) -> None:
-    """Of a block whose groups take turns: one, three and no tile before it."""
+LAST_TILES = [("bf16", 64, 96, 4, 2), ("bf16", 128, 128, 3, 1), ("bf16", 64, 64, 2, 3), ("f32", 64, 96, 4, 2), ("f32", 128, 168, 4, 1)]
+
+
+@pytest.mark.parametrize(("stored", "rows", "columns", "stages", "blocks"), LAST_TILES)
+def test_stages_bring_an_operand_of_the_last_tile(stored: str, rows: int, columns: int, stages: int, blocks: int) -> None:
+    """Of a block whose groups take turns, behind other tiles and alone."""
     loop = {**PING_PONG, "tile": {"m": rows, "n": columns, "k": 64}, "stages": stages, "persistent_blocks": blocks}
-    fields = {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": loop, "epilogue": BOXES["formula"]}
-    plan = gemmgen.plan(fields)
-    assert plan.loop.last_operand_boxes == columns // plan.loop.staging.columns
+    formula = BOXES["formula"] if stored == "bf16" else IN_STAGES["float32"]
+    plan = gemmgen.plan({"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": loop, "epilogue": formula})
+    assert plan.loop.last_operand_boxes == (columns // plan.loop.staging.columns if stored == "bf16" else -(-columns // 32))
     assert "gate of a block's last tile comes to the stages" in str(explain(plan))
     found = sorted(oracle_of("gemm").cases(plan), key=lambda case: case.dimensions["m"] * case.dimensions["n"] * case.dimensions["k"])
     report = verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=[*found[:4], *found[-3:]])

@@ -100,8 +100,11 @@ def _mainloop(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
 def _operand(plan: WgmmaPlan, loop: WarpgroupLoop) -> Lines:
     access = plan.operand_in_stages
     if loop.last_operand_boxes:
-        size = f"64 rows of {loop.tile_n // loop.last_operand_boxes * plan.residuals[0].element_bytes} bytes"
-        return (("operand", f"{plan.residuals[0].name} of a block's last tile comes to the stages behind its factors, in boxes of {size}"),)
+        last, size = plan.last_operand, f"{loop.tile_m} rows of {SPAN_BYTES} bytes"
+        name = plan.residuals[0].name if last is None else last.name
+        if last is None:
+            size = f"64 rows of {loop.tile_n // loop.last_operand_boxes * plan.residuals[0].element_bytes} bytes"
+        return (("operand", f"{name} of a block's last tile comes to the stages behind its factors, in boxes of {size}"),)
     if access is None:
         return ()
     count = f"{loop.operand_stages} more bring" if loop.operand_stages > 1 else "one more brings"

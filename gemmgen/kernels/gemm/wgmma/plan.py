@@ -20,7 +20,7 @@ from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan, tensor_numbers
 from gemmgen.kernels.gemm.tensor_cores.reasons import COPY_ALIGNMENT
 from gemmgen.kernels.gemm.tensor_cores.sparse import sparse_product
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
-from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs, operand_in_stages, vector_bytes, warpgroup_loop, warpgroup_regions
+from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs, last_operand, operand_in_stages, vector_bytes, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.wgmma.reasons import constant_reasons, stored_reasons
 from gemmgen.kernels.gemm.wgmma.scaled import StagedScales, scaled_product, scaled_reasons, staged_scales
 from gemmgen.kernels.gemm.wgmma.sequence import wgmma_sequence
@@ -135,6 +135,11 @@ class WgmmaPlan(TensorPlan):
         return operand_in_stages(self.loop, self.epilogue)
 
     @property
+    def last_operand(self) -> Access | None:
+        """The operand that stages bring for a block's last tile, and threads read for others."""
+        return last_operand(self.loop, self.epilogue)
+
+    @property
     def collected_outputs(self) -> tuple[Store, ...]:
         staging = self.loop.staging
         if staging is None or not staging.matrices or self.grouped or self.batched:
@@ -247,7 +252,7 @@ def plan(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Architecture) ->
     )
     epilogue = outline.epilogue()
     assert loop is not None
-    if operand := operand_in_stages(loop, epilogue):
+    if operand := operand_in_stages(loop, epilogue) or last_operand(loop, epilogue):
         epilogue = tuple(replace(step, accesses=_aligned(step.accesses, operand)) for step in epilogue)
     name = outline.name("gemm", name_parts(spec, mainloop))
     grid, copied = grid_of(loop), copy_plan(name, mainloop, outline.matrices)

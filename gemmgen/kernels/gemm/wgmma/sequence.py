@@ -21,7 +21,7 @@ from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, SWIZZLES, counting_arguments, matrix_map
 from gemmgen.kernels.gemm.wgmma.copied import COPY_THREADS, CopyPlan
-from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs, operand_in_stages
+from gemmgen.kernels.gemm.wgmma.loop import boxed_outputs, last_operand, operand_in_stages
 from gemmgen.kernels.gemm.wgmma.sparse import metadata_matrix
 from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.kernels.math.warpgroup import SPAN_BYTES, TICKET_BYTES, WarpgroupLoop, WarpgroupOperand
@@ -74,6 +74,10 @@ def wgmma_sequence(
             maps.append(matrix_map(matrix, boxes.get(matrix.name, loop.staging.box)))
             mapped = {matrix.name, *(scalar.name for scalar in matrix.scalars)}
             main = [*(argument for argument in main if argument.name not in mapped), maps[-1]]
+        last = last_operand(loop, epilogue)
+        if last is not None and isinstance(last.argument, Matrix):
+            maps.append(matrix_map(last.argument, (SPAN_BYTES // last.argument.element_bytes, loop.tile_m)))
+            main.append(maps[-1])
     else:
         main = [*factors, *result]
     shared: list[Argument] = []
