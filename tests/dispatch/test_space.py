@@ -87,7 +87,7 @@ def test_two_products_are_made_by_a_point():
     assert choice.chosen.candidate.label.startswith("point/") and choice.chosen.plan.spec.dual
 
 
-def test_two_products_neither_start_early_nor_take_turns_for_one_tile():
+def test_one_tile_of_two_products_starts_no_loads_early():
     groups = space.points(parse_problem("gemm:16,11008,4096,nt,bf16,swiglu"), H200)
     specs = [points.spec(place, True) for points in groups for place in range(0, len(points), 9)]
     assert specs and not any(spec.early_launch for spec in specs)
@@ -95,7 +95,7 @@ def test_two_products_neither_start_early_nor_take_turns_for_one_tile():
     assert tiles and min(tiles) > H200.sm_count
 
 
-def test_an_instance_is_expected_to_take_as_long_as_points_of_its_tile():
+def test_an_instance_takes_as_long_as_points_of_its_tile():
     request = parse_problem("gemm:512,5120,2560,nt,bf16,bias,gelu").on(H200)
     points = fastest_points(request, H200, selection.MAX_EARLY)
     outlook = Outlook(request, points, None, Near(), H200.architecture)

@@ -146,7 +146,7 @@ def test_wmma_stores_what_it_loads():
 
 
 @pytest.mark.parametrize("opcode", registry.LATER)
-def test_opcodes_that_are_imported_late_have_all_their_handlers_there(opcode):
+def test_opcodes_imported_late_have_all_their_handlers(opcode):
     """A handler in another file would be asked first or last depending on what ran before."""
     files = {handler.__module__.rpartition(".")[2] for handler in registry.handlers(opcode)}
     assert files == set(registry.LATER[opcode])

@@ -79,7 +79,7 @@ def test_registers_that_may_be_unwritten_are_found(name: str) -> None:
     assert {register.name for _, register in read_unwritten(function, control_flow(function))} == expected
 
 
-def test_a_question_without_an_answer_is_reported_with_its_formula() -> None:
+def test_an_unanswered_question_is_reported_with_its_formula() -> None:
     z3 = pytest.importorskip("z3")
     from gemmgen.proof.data import Access
     from gemmgen.proof.obligations import MAX_FORMULA, Verdict

@@ -61,7 +61,7 @@ POWER = "float t = 1, w = sum; for (unsigned e = {e}u; e; e >>= 1) {{ if (e & 1)
 
 
 @pytest.mark.parametrize("power", [POWER.format(e=2**31 - 2, by="*="), POWER.format(e=2**31 - 1, by="= sum - sum +")])
-def test_powers_that_change_nothing_over_the_field_are_not_claimed(compare, power):
+def test_powers_that_change_nothing_are_not_claimed(compare, power):
     result = compare(UP, f"{UP} {{ {power} }}")
     assert "field: not claimed: product multiplies in a loop what it has multiplied before" in result.output
 
@@ -108,7 +108,7 @@ THRESHOLD = """extern "C" __global__ void f(const float* a, float* c, int n) {{
         (f"{UP} sum *= 2147483648.0f;", "c=a.reshape(8,10)@b.reshape(10,12)"),
     ],
 )
-def test_functions_that_are_equal_over_the_field_alone_get_no_verdict(compare, one, other):
+def test_equality_over_the_field_alone_gets_no_verdict(compare, one, other):
     """2^31 is 1 over the field, and some constants stand for their bits."""
     result = compare(one, other)
     assert "field: not claimed: results differ for ordinary numbers" in result.output, result.output

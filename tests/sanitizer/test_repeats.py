@@ -98,7 +98,7 @@ def test_a_launch_on_other_data_runs() -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_target_that_is_not_read_may_hold_anything_if_it_is_overwritten(parts: int) -> None:
+def test_an_overwritten_target_may_hold_anything(parts: int) -> None:
     machine = Machine()
     for value in range(1, 9):
         machine.copy(0, value)
@@ -116,7 +116,7 @@ def test_flags_of_several_bytes_do_not_show_that_all_are_written() -> None:
     assert machine.runs == 3
 
 
-def test_a_large_result_that_stays_the_same_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_result_that_stays_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "_MAX_CONTENT_BYTES", 0)
     monkeypatch.setattr(repeats, "_FIRST_CONTENT_BYTES", 0)
     machine = Machine(1, 8 << 20)

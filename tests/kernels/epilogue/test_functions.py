@@ -197,7 +197,7 @@ def test_the_polynomial_of_coarse_gelu_is_as_close_as_it_says() -> None:
     assert np.abs(polynomial / exact - 1).max() <= COARSE_GELU_ERROR
 
 
-def test_the_polynomial_of_coarse_gelu_tanh_is_as_close_as_it_says() -> None:
+def test_the_polynomial_of_coarse_gelu_tanh_is_that_close() -> None:
     power = np.linspace(0, 1, 100_001)
     polynomial = np.polyval([float(np.float32(one)) for one in COARSE_GELU_TANH], power)
     assert np.abs(polynomial * (1 + power) - 1).max() <= COARSE_GELU_TANH_ERROR

@@ -105,7 +105,7 @@ def test_a_formula_takes_time_beside_a_product_that_was_timed() -> None:
 
 
 @pytest.mark.parametrize(("alignment", "m", "boxes"), [(16, 512, 4), (4, 512, 0), (16, 2048, 0)])
-def test_stages_bring_an_operand_where_all_tiles_are_multiplied_at_once(alignment: int, m: int, boxes: int) -> None:
+def test_stages_bring_an_operand_if_all_tiles_run_at_once(alignment: int, m: int, boxes: int) -> None:
     """On H200: 128 tiles and more, of operands that TMA can read and cannot."""
     operations = parsed("matmul", hashable({"inputs": {"z": {"per": "element"}}, "value": "acc + z"}))
     layout = replace(Layout.packed((m, 4096), "f32"), alignment=alignment)
