@@ -220,7 +220,7 @@ class ProgramFlow:
         Selections with a known comparison count as opaque functions. Results of the instructions in `plain`, by identity, are no data.
         """
         without = frozenset(plain)
-        sources = (self._data_sources | (self._writing & {id(inst) for inst in loads})) - without
+        sources = (self.data_sources | (self._writing & {id(inst) for inst in loads})) - without
         known = self._dependences.setdefault(without, {})
         if sources not in known:
             # Several sources decide the union of the values that each decides: only new sources are followed.
@@ -241,7 +241,7 @@ class ProgramFlow:
         return {id(each.instruction): place for place, each in enumerate(itertools.chain.from_iterable(self.blocks))}
 
     @cached_property
-    def _data_sources(self) -> frozenset[int]:
+    def data_sources(self) -> frozenset[int]:
         """Loads that feed floating-point instructions, and products of tensor cores, by identity."""
         feeding = _feeding_floats(self.blocks)
         return frozenset(id(each.instruction) for block in self.blocks for each in block if _brings_data(each, feeding))

@@ -52,6 +52,9 @@ class _Space(Protocol):
     def is_in_flight(self) -> bool:
         """True if accesses have to look at operations in flight."""
 
+    def foresee(self, fused: FusedAccess, addresses: np.ndarray) -> None:
+        """Expects an access where it is about to happen."""
+
     def is_planned_for(self, fused: FusedAccess) -> bool:
         """True if a plan is for the region where the access is expected."""
 
@@ -108,7 +111,7 @@ class FusedAccess:
             or not space.is_planned_for(self)
             or (shadow is not None and shadow.state is not self._state)
         ):
-            self._prepare()
+            self._prepare(addresses)
             shadow = self._shadow
         if not self._is_possible or space.is_in_flight or not native.fits(addresses, lanes):
             return False
@@ -140,8 +143,9 @@ class FusedAccess:
             self._noted(lanes, offsets, plan.granules, answer)
         return True
 
-    def _prepare(self) -> None:
+    def _prepare(self, addresses: np.ndarray) -> None:
         space, plan = self.space, self.plan
+        space.foresee(self, addresses)
         self._generation = space.generation
         self._shadow = self._noted = self._state = None
         plan.state = plan.looked = plan.touched = plan.base = None

@@ -250,6 +250,9 @@ class Space:
         """True if accesses have to look at operations in flight."""
         return False
 
+    def foresee(self, fused: FusedAccess, addresses: np.ndarray) -> None:
+        """Expects a native access in the region that it is about to touch, not in that of an earlier launch."""
+
     def is_planned_for(self, fused: FusedAccess) -> bool:
         """True if the plan of a native access is for the region where the access is expected."""
         return True
@@ -406,6 +409,12 @@ class GlobalSpace(Space):
         for observer in self.observers:
             observer.accessed(self, access, lanes, addresses)
         return offsets >> (unit.bit_length() - 1) if unit > 1 else offsets
+
+    def foresee(self, fused: FusedAccess, addresses: np.ndarray) -> None:
+        assert isinstance(fused.access, Access)
+        if len(addresses):
+            place = int(np.searchsorted(self._starts, int(addresses[0]) - GLOBAL_BASE, side="right")) - 1
+            fused.access.hint = place if place >= 0 else fused.access.hint
 
     def is_planned_for(self, fused: FusedAccess) -> bool:
         access = fused.access

@@ -31,36 +31,6 @@ FLOATS = {"f32": 31, "f16": 16, "bf16": 16}
 MIN_DEGREE = 3
 """Degree that probabilities are stated for at least: products of two arrays with a scalar."""
 _SCALAR_LIMIT = 0x7F800000
-_ON_BITS = frozenset(
-    (
-        *(
-            "add",
-            "sub",
-            "mul",
-            "mad",
-            "div",
-            "rem",
-            "min",
-            "max",
-            "neg",
-            "abs",
-            "and",
-            "xor",
-            "not",
-            "lop3",
-            "shl",
-            "shr",
-            "shf",
-            "bfe",
-            "bfi",
-        ),
-        *("popc", "clz", "brev", "bfind", "fns", "setp", "set", "slct", "sad", "dp2a", "dp4a", "mul24", "mad24", "szext", "redux", "match"),
-        *("atom", "red", "cvt", "prmt", "testp"),
-    )
-)
-"""Instructions that compute with bits, if their type is an integer. Bit 31 of a residue is 0, so none of them sees the sign of a number."""
-_HALVES = frozenset((0xFFFF, -0x10000, 0xFFFF0000))
-_HALF = 16
 _GROSS = 2.0**-5
 """Difference of results for ordinary numbers, relative to the largest one, that no roundings make."""
 _MAX_EXPRESSION_LENGTH = 2000
@@ -312,6 +282,7 @@ def _on_bits_of_data(flow: ProgramFlow, loads: set[int], narrowest: int) -> Inst
     ``narrowest``: bytes of the smallest elements of data; loads of fewer bytes take parts of a number.
     """
     from gemmgen.emulator.data_flow import instructions_of
+    from gemmgen.emulator.number_bits import computes_with_bits
     from gemmgen.emulator.ptx.syntax import TYPE_BYTES, source_registers
 
     inside = {id(inst) for inst in instructions_of(flow.program) if inst.opcode in ("ld", "ldmatrix") and not inst.has("global")}
@@ -326,33 +297,9 @@ def _on_bits_of_data(flow: ProgramFlow, loads: set[int], narrowest: int) -> Inst
     for inst, tainted in states:
         if id(inst) in loads and inst.opcode == "ld" and TYPE_BYTES.get(inst.type, 4) < narrowest:
             return inst
-        if inst.opcode in _ON_BITS and tainted.any_of(source_registers(inst)) and _computes_with_bits(flow, inst):
+        if tainted.any_of(source_registers(inst)) and computes_with_bits(flow, inst):
             return inst
     return None
-
-
-def _computes_with_bits(flow: ProgramFlow, inst: Instruction) -> bool:
-    from gemmgen.emulator.ptx.syntax import Integer
-
-    number = next((operand.value for operand in inst.operands[1:] if isinstance(operand, Integer)), None)
-    if inst.type == "pred" or (inst.opcode in ("atom", "red") and (inst.has("exch") or inst.has("cas"))):
-        return False
-    if inst.opcode == "cvt":
-        to, *_, source = (*inst.types, "", "")[:2]
-        return _is_integer(source) and not _is_integer(to)
-    if inst.opcode == "prmt":
-        return number is None or any(number >> 4 * place & 8 for place in range(4))
-    if not _is_integer(inst.type):
-        return inst.opcode == "testp"
-    if inst.opcode == "and":
-        return number not in _HALVES
-    if inst.opcode in ("shl", "shr"):
-        return number != _HALF and not (inst.opcode == "shl" and flow.selections.shifts_sum(inst))
-    return True
-
-
-def _is_integer(kind: str) -> bool:
-    return kind[:1] in ("s", "u", "b") and kind[1:].isdecimal()
 
 
 def _degree_of_launches(code: KernelCode, launches: Sequence[Launch]) -> int:

@@ -25,6 +25,7 @@ from gemmgen.emulator import NoFieldMeaning, residues
 from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.data_flow import ProgramFlow, flow_of
 from gemmgen.emulator.data_loads import DataLoads
+from gemmgen.emulator.number_bits import bits_of_numbers
 from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.residue_words import WORD_BYTES, Words, whole_words
 from gemmgen.emulator.whole_words import multiplies_on_tensor_cores, sums_only_move, words_taken_apart
@@ -441,21 +442,30 @@ def _run_on(
     for name, earlier in storage.items():
         if stray := memory[name].stray_write(earlier, True):
             return stray, compared, ""
-    return "", compared, _doubt(flows, loads) if first_run else ""
+    return "", compared, _doubt(flows, loads, _in_integers(plan)) if first_run else ""
 
 
-def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads) -> str:
-    """Why the kernel is no polynomial: data decide about branches, addresses or values."""
+def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads, in_integers: bool) -> str:
+    """Why the kernel is no polynomial: data decide about branches, addresses or values, or the bits of floats are computed with."""
     flags = frozenset[int]().union(*(flow.flagged_words.flags(loads.bytes_of, loads.found) for flow in flows))
     if flags != frozenset[int]().union(*(flow.flagged_words.tests for flow in flows)):
         return "words that are tested for zero hold more than numbers with a flag"
     for flow in flows:
-        dependence = flow.dependence(loads.found.values(), flags | loads.of_given | flow.infinity_tests)
+        plain = flags | loads.of_given | flow.infinity_tests
+        dependence = flow.dependence(loads.found.values(), plain)
         if dependence.reason:
             return dependence.reason
+        if not in_integers and (inst := bits_of_numbers(flow, plain)) is not None:
+            return f"it computes with the bits of numbers, and residues have no sign: {inst.text.strip()}"
         if dependence.choices:
             return f"a choice depends on data: {dependence.choices[0].text.strip()}"
     return ""
+
+
+def _in_integers(plan: KernelPlan) -> bool:
+    """True if factors or results are integers of 8 bits, whose sums and roundings are arithmetic on integers."""
+    types = {array.type for array in plan.sequence.arrays if array.role != "workspace"}
+    return "s8" in types or (plan.spec.kind == "conv2d" and "u8" in types)
 
 
 def _fill(

@@ -89,6 +89,17 @@ def test_the_text_states_the_probability():
     assert report.miss_bits > 29
 
 
+@pytest.mark.parametrize("bits", ["& 0x7fffffff", "| 0x80000000", "<< 1 >> 1"])
+def test_kernels_that_take_signs_are_not_claimed(bits):
+    name = "gemm/mma_sync/bf16/32x32"
+    old = "fmaf(alpha, accumulators[block][4 * j + 2 * half + v], beta * values[v])"
+    text = source_of(name)
+    assert text.count(old) == 1
+    report = verify_field(plan_of(name), compiled(name, text.replace(old, f"__int_as_float(__float_as_int({old}) {bits})")))
+    assert report.outcome in ("not claimed", "wrong")
+    assert report.outcome == "wrong" or "bits of numbers" in report.reason
+
+
 def runs_are_as_many_as_problems(report: FieldReport, name: str) -> bool:
     """True if one run of each problem is enough."""
     plan = plan_of(name)

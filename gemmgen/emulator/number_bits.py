@@ -1,0 +1,91 @@
+"""Instructions that compute with the bits of numbers. Bit 31 of a residue is 0, so none of them sees the sign of a number over a field."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gemmgen.emulator.data_flow import ProgramFlow, instructions_of, written_by
+from gemmgen.emulator.ptx.syntax import Instruction, Integer, Operand, Register, source_registers
+from gemmgen.emulator.whole_words import masked_words
+
+_ON_BITS = frozenset(
+    (
+        *(
+            "add",
+            "sub",
+            "mul",
+            "mad",
+            "div",
+            "rem",
+            "min",
+            "max",
+            "neg",
+            "abs",
+            "and",
+            "xor",
+            "not",
+            "lop3",
+            "shl",
+            "shr",
+            "shf",
+            "bfe",
+            "bfi",
+        ),
+        *("popc", "clz", "brev", "bfind", "fns", "setp", "set", "slct", "sad", "dp2a", "dp4a", "mul24", "mad24", "szext", "redux", "match"),
+        *("atom", "red", "cvt", "prmt", "testp"),
+    )
+)
+"""Instructions that compute with bits, if their type is an integer."""
+_HALVES = frozenset((0xFFFF, -0x10000, 0xFFFF0000))
+_HALF = 16
+
+
+@lru_cache(maxsize=64)
+def bits_of_numbers(flow: ProgramFlow, plain: frozenset[int]) -> Instruction | None:
+    """An instruction that computes with the bits of floats, besides masks of whole bytes; None if there is none. Results of the
+    instructions in ``plain``, by identity, are no floats."""
+    known = masked_words(flow.program).keys() | flow.flagged_words.tests
+    for inst, tainted in flow.spread_from(flow.data_sources - plain, plain):
+        if id(inst) in known or not tainted.any_of(source_registers(inst)):
+            continue
+        if computes_with_bits(flow, inst) and not (inst.opcode == "prmt" and _selects_bytes(flow, inst.operands[3])):
+            return inst
+    return None
+
+
+def _selects_bytes(flow: ProgramFlow, selector: Operand) -> bool:
+    """True if a register holds one of a few selectors, none of which repeats a sign."""
+    if not isinstance(selector, Register):
+        return False
+    writers = [inst for inst in instructions_of(flow.program) if selector.name in written_by(inst)]
+    numbers = [operand for inst in writers for operand in inst.operands[1:3] if inst.opcode in ("mov", "selp")]
+    return bool(writers) and all(inst.opcode in ("mov", "selp") for inst in writers) and all(_has_no_sign(operand) for operand in numbers)
+
+
+def _has_no_sign(selector: Operand) -> bool:
+    return isinstance(selector, Integer) and not selector.value & 0x8888
+
+
+def computes_with_bits(flow: ProgramFlow, inst: Instruction) -> bool:
+    """True for instructions on integers that do more than move numbers, or halves of words."""
+    if inst.opcode not in _ON_BITS:
+        return False
+    number = next((operand.value for operand in inst.operands[1:] if isinstance(operand, Integer)), None)
+    if inst.type == "pred" or (inst.opcode in ("atom", "red") and (inst.has("exch") or inst.has("cas"))):
+        return False
+    if inst.opcode == "cvt":
+        to, *_, source = (*inst.types, "", "")[:2]
+        return _is_integer(source) and not _is_integer(to)
+    if inst.opcode == "prmt":
+        return not _has_no_sign(inst.operands[3])
+    if not _is_integer(inst.type):
+        return inst.opcode == "testp"
+    if inst.opcode == "and":
+        return number not in _HALVES
+    if inst.opcode in ("shl", "shr"):
+        return number != _HALF and not (inst.opcode == "shl" and flow.selections.shifts_sum(inst))
+    return True
+
+
+def _is_integer(kind: str) -> bool:
+    return kind[:1] in ("s", "u", "b") and kind[1:].isdecimal()
