@@ -317,3 +317,17 @@ def test_a_borrowed_row_for_the_problem_itself_decides():
             assert option.source == "interpolated"
             assert option.seconds == pytest.approx(plain[option.plan.name] * row.times[name] / row.models[name], rel=1e-6)
     assert held > 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "name"),
+    [
+        ("conv2d:64,704,18,18,704,7,7,2,3,f16,groups=704", "depthwise_f16_4x4x2"),
+        ("conv2d:64,64,76,79,608,3,3,1,1,f16", "wgmma_f16_128x256x64"),
+        ("conv2d:32,256,56,56,256,3,3,1,1,f16", "wgmma_f16_128x256x64"),
+        ("conv2d:32,224,28,28,224,3,3,1,1,f16,groups=4", "grouped_f16_3x28x112"),
+        ("conv2d:64,512,14,14,512,3,3,1,1,f16,groups=32", "grouped_f16_7x14x64"),
+    ],
+)
+def test_convolutions_choose_the_tiles_that_were_faster(problem: str, name: str) -> None:
+    assert choose(parse_problem(problem), H200).chosen.plan.name.startswith(f"conv2d_{name}")
