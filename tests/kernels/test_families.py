@@ -116,6 +116,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "ops/__init__.py": "the function",
         "ops/filters.py": "reordered filters, kept",
         "ops/functions/conv2d.py": "the function",
+        "ops/functions/convolution_gradients.py": "gradients by its kernels",
         "verification/field.py": "layouts of images in a reference over a field",
     },
     "elementwise": {
