@@ -97,8 +97,8 @@ __device__ __forceinline__ unsigned place_high_nibbles(unsigned word, unsigned m
     return result;
 }
 
-// Two neighbours along k of eight weights of 4 bits, less their zero point: kPart 2 s + r of a word. Of two nibbles in a
-// byte, neither has to be shifted: 1024 plus a high one is 16 times 64 plus its code. `offset`: twice 1024 + zero.
+// Two neighbours along k of eight weights of 4 bits, less their zero point: kPart 2 s + r of a word. Of two nibbles in
+// a byte, neither has to be shifted: 1024 plus a high one is 16 times 64 plus its code. `offset`: twice 1024 + zero.
 template <int kPart>
 __device__ __forceinline__ unsigned spread_nibbles_to_f16(unsigned word, unsigned offset)
 {

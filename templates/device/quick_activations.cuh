@@ -91,8 +91,8 @@ __device__ __forceinline__ float quick_gelu_tanh(float x)
     return x * logistic(fmaf(x, fmaf(-0.10294324f, x * x, -2.3022082f), -64.0f));
 }
 
-// The same function for bfloat16 and narrower: max(x, 0) - |x| / (1 + e^|w|), with a polynomial of e^-|w| in place of the
-// reciprocal, where nothing runs beside it. It is NaN at minus infinity, as the exact form.
+// The same function for bfloat16 and narrower: max(x, 0) - |x| / (1 + e^|w|), with a polynomial of e^-|w| in place of
+// the reciprocal, where nothing runs beside it. It is NaN at minus infinity, as the exact form.
 __device__ __forceinline__ float coarse_gelu_tanh(float x)
 {
     const float power = flushed_power(-fabsf(x * fmaf(0.10294324f, x * x, 2.3022082f)));
