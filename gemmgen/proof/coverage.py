@@ -710,6 +710,8 @@ class _Coverage:
                     if any(one is not other for _, _, one in inner for _, _, other in mine):
                         raise NotShown("a result is made from several sums")
                     inner += mine
+            if not inner and not self._at.proves(way, self._k <= 0):
+                raise NotShown("a result is made from no sum on some way")
             yield from inner
 
     def _plain(self, data: Data) -> bool:

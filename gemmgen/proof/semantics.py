@@ -812,9 +812,9 @@ def _copy(known: Knowledge, instruction: Instruction, block: int, path: Path, st
                 raise known.unliftable("a wait for a number of groups that is not known")
             pending = amount.value
         elif instruction.has("wait_all"):
-            closed = add(groups, constant(1))  # copies in no group yet count as one
+            closed = add(groups, constant(1))  # copies in no group yet are one, and later copies belong to another
             assert closed is not None
-            groups = closed
+            groups = state[GROUPS] = closed
         if not known.guessing:
             iteration = known.iterations[-1] if known.iterations else None
             reached = conjunction(path) if iteration is None and not any(mentions(part, known.finished) for part in path) else None

@@ -24,6 +24,7 @@ class Wrong:
     grid: str = "ceil_div(n, 64)"
     block: tuple[int, ...] = (64,)
     expects: tuple[str, ...] = ()
+    architecture: str | None = None
 
     @property
     def source(self) -> str:
@@ -35,7 +36,7 @@ class Wrong:
         return read_foreign(
             file,
             entry_name=None,
-            architecture=None,
+            architecture=self.architecture,
             block=self.block,
             grid=self.grid,
             arrays=self.arrays,
@@ -48,6 +49,11 @@ class Wrong:
 X, Y, N = "x=in f32[n]", "y=out f32[n]", "const float* x, float* y, int n"
 AT = "int i = blockIdx.x * 64 + threadIdx.x;"
 TILE = "__shared__ float s[64]; int t = threadIdx.x;"
+COPY = (
+    "auto copy = [](float* to, const float* from) {"
+    ' asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory"); };'
+)
+WAIT = 'asm volatile("cp.async.wait_all;" ::: "memory");'
 
 WRONG = {
     # Memory
@@ -320,6 +326,38 @@ WRONG = {
         "for (int j = 0; j < n; ++j) { if (i < n) v += *(volatile const float*)(a + i); a = y; } if (i < n) y[i] = v;",
         (X, Y),
         "initialised",
+    ),
+    # Copies
+    "a copy after the wait": Wrong(
+        N,
+        f"{COPY} __shared__ float s[2][64]; int t = threadIdx.x; copy(&s[0][t], x + t); {WAIT} __syncthreads();"
+        " copy(&s[1][t], x + t + 64); y[t] = s[0][63 - t]; __syncthreads(); y[t + 64] = s[1][63 - t];",
+        (X, Y),
+        "races",
+        "1",
+        expects=("n >= 128",),
+        architecture="sm_80",
+    ),
+    "a thread's own copy after the wait": Wrong(
+        N,
+        f"{COPY} {TILE} if (t < n) copy(s + t, x + t); {WAIT} __syncthreads(); if (t + 64 < n) copy(s + t, x + t + 64);"
+        f" if (t < n) y[t] = s[t]; {WAIT} __syncthreads(); if (t + 64 < n) y[t + 64] = s[t];",
+        (X, Y),
+        "races",
+        "1",
+        architecture="sm_80",
+    ),
+    # Coverage
+    "the old result in place of the sum": Wrong(
+        "const float* A, const float* B, float* C, int m, int n, int k, float alpha, float beta",
+        "int r = blockIdx.y * 16 + threadIdx.y, c = blockIdx.x * 16 + threadIdx.x; if (r >= m || c >= n) return; float s = 0;\n"
+        "for (int p = 0; p < k; ++p) s += A[r * k + p] * B[p * n + c];\n"
+        "s *= alpha; if (beta != 0.0f) s = beta * C[r * n + c]; C[r * n + c] = s;",
+        ("A=in f32[m, k]", "B=in f32[k, n]", "C=inout f32[m, n]"),
+        "coverage",
+        "ceil_div(n, 16), ceil_div(m, 16)",
+        (16, 16),
+        ("m <= 10000", "n <= 10000", "k <= 10000"),
     ),
     # Complete
     "no block for an empty sum": Wrong(
