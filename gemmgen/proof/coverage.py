@@ -698,8 +698,9 @@ class _Coverage:
             match leaf:
                 case Fused(a, b, c):
                     operands: Sequence[Data] = (a, b, c)
-                case Applied(_, operands):
-                    pass
+                case Applied(opcode, operands, compared):
+                    if opcode == "selp" and any(map(self._plain, operands)) and not any(self._has_sum(each, way) for each in compared):
+                        raise NotShown("a result is chosen from a sum and a value without one")
                 case Widened(part):
                     operands = [part]
                 case _:
@@ -713,6 +714,13 @@ class _Coverage:
             if not inner and not self._at.proves(way, self._k <= 0):
                 raise NotShown("a result is made from no sum on some way")
             yield from inner
+
+    def _has_sum(self, data: Data, path: Path) -> bool:
+        """True for a value that is made from a sum of products."""
+        try:
+            return any(True for _ in self._sums_in(data, path))
+        except NotShown:
+            return False
 
     def _plain(self, data: Data) -> bool:
         """True for numbers, parameters, and elements of arrays other than the operands."""

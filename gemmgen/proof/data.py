@@ -125,10 +125,11 @@ class Carried:
 
 @dataclass(frozen=True, eq=False)
 class Applied:
-    """The result of an operation of one thread on its own data."""
+    """The result of an operation of one thread on its own data; ``compared``: what the predicate of ``selp`` compares."""
 
     opcode: str
     operands: Sequence[Data]
+    compared: Sequence[Data] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,11 +240,17 @@ def content(operand: Operand, data: Mapping[str, Data]) -> Data:
 
 
 def results(
-    instruction: Instruction, data: Mapping[str, Data], access: Access | None, choice: Condition | None, path: tuple[Condition, ...]
+    instruction: Instruction,
+    data: Mapping[str, Data],
+    access: Access | None,
+    choice: Condition | None,
+    path: tuple[Condition, ...],
+    compared: Sequence[Data] = (),
 ) -> list[Data]:
     """The data of each register that a statement writes, in the order of its first operand.
 
-    ``access``: the access of a load; ``choice``: the condition of ``selp``, None for one that compares data; ``path``: where the thread is.
+    ``access``: the access of a load; ``choice``: the condition of ``selp``, None for one that compares data, ``compared``;
+    ``path``: where the thread is.
     """
     target = instruction.operands[0]
     count = len(target.elements) if isinstance(target, Vector) else 1
@@ -280,7 +287,7 @@ def results(
         as_float = isinstance(target, Register) and target.type == "f32" and isinstance(given, Register) and given.type not in FLOATS
         return [UNKNOWN] if as_float and _is_short(inputs[0]) else inputs
     if opcode == "selp":
-        return [Applied(opcode, inputs[:2]) if choice is None else join(choice, inputs[0], inputs[1])]
+        return [Applied(opcode, inputs[:2], compared) if choice is None else join(choice, inputs[0], inputs[1])]
     if opcode == "cvt" and instruction.types in EXACT and {*instruction.modifiers} <= {*instruction.types}:
         long, short = instruction.types
         return inputs if long == short else [Widened(inputs[0], short)]

@@ -138,13 +138,18 @@ def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, 
         known.stored = tuple(stored.parts) if isinstance(stored, Packed) else (stored,)
     guard = path[-1] if instruction.guard is not None else None
     choice = None
-    if instruction.opcode == "selp" and negated_register(instruction.operands[3])[0] not in known.data_predicates:
-        choice = _predicate(known, instruction.operands[3], state)
+    compared: list[Data] = []
+    if instruction.opcode == "selp":
+        chooser = negated_register(instruction.operands[3])[0]
+        if chooser not in known.data_predicates:
+            choice = _predicate(known, instruction.operands[3], state)
+        else:
+            compared = _compared(known, chooser, state)
     _carry_out(known, instruction, block, path, state)
     targets = written(instruction)
     if not targets or targets[0].type == "pred":
         return
-    found = results(instruction, data, known.latest, choice, path)
+    found = results(instruction, data, known.latest, choice, path, compared)
     first = instruction.operands[0]
     places = first.elements if isinstance(first, Vector) else (first,)
     for place, register in enumerate(places):
@@ -152,6 +157,15 @@ def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, 
             old = data.get(register.name, UNKNOWN)
             datum: Data = found[place] if len(found) == len(places) else UNKNOWN
             state[DATA + register.name] = datum if guard is None else Chosen(guard, datum, old)
+
+
+def _compared(known: Knowledge, predicate: Register | None, state: State) -> list[Data]:
+    """The data that one comparison of floats, the only one that writes a predicate, compares; nothing if there are several."""
+    writers = [each for each in known.function.body if each.opcode == "setp" and predicate in written(each)]
+    if len(writers) != 1:
+        return []
+    found = [state.get(DATA + each.name) for each in writers[0].operands[1:] if isinstance(each, Register)]
+    return [each for each in found if each is not None and not isinstance(each, Value | bool | z3.BoolRef)]
 
 
 def _carry_out(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:

@@ -359,6 +359,17 @@ WRONG = {
         (16, 16),
         ("m <= 10000", "n <= 10000", "k <= 10000"),
     ),
+    "a bias in place of the sum": Wrong(
+        "const float* A, const float* B, const float* D, float* C, int m, int n, int k, float beta",
+        "int r = blockIdx.y * 16 + threadIdx.y, c = blockIdx.x * 16 + threadIdx.x; if (r >= m || c >= n) return; float s = 0;\n"
+        "for (int p = 0; p < k; ++p) s += A[r * k + p] * B[p * n + c];\n"
+        "float d = D[c]; s += d; C[r * n + c] = beta > 0.0f ? s : d;",
+        ("A=in f32[m, k]", "B=in f32[k, n]", "D=in f32[n]", "C=out f32[m, n]"),
+        "coverage",
+        "ceil_div(n, 16), ceil_div(m, 16)",
+        (16, 16),
+        ("m <= 10000", "n <= 10000", "k <= 10000"),
+    ),
     # Complete
     "no block for an empty sum": Wrong(
         "float* y, int n, int k", f"{AT} if (i < n) y[i] = k;", (Y,), "complete", "ceil_div(n, 64) * min(k, 1)"
