@@ -17,6 +17,7 @@ import numpy as np
 
 from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.files import read_plain
+from gemmgen.core.process_limits import limited
 
 _SOURCE = Path(__file__).with_name("native.c")
 _SECONDS = 180
@@ -140,7 +141,7 @@ def _compiled(source: bytes, options: tuple[str, ...]) -> bytes | None:
     try:
         with tempfile.TemporaryDirectory(prefix="gemmgen-loops-") as folder:
             target = Path(folder) / "loops.so"
-            command = [compiler, *options, "-x", "c", "-", "-o", str(target), "-lm"]
+            command = limited([compiler, *options, "-x", "c", "-", "-o", str(target), "-lm"], _SECONDS)
             done = subprocess.run(command, input=source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_SECONDS)
             built = read_plain(target, _LARGEST) if done.returncode == 0 else b""
     except (OSError, subprocess.TimeoutExpired):

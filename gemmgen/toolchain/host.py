@@ -20,6 +20,7 @@ from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.errors import CompileError, EnvironmentMissing
 from gemmgen.core.extras import install_command
 from gemmgen.core.files import MAX_BYTES, read_plain
+from gemmgen.core.process_limits import limited
 from gemmgen.hardware.cpu import CpuArchitecture
 
 COMPILER_VARIABLE = "GEMMGEN_CC"
@@ -170,7 +171,7 @@ def compile_c(
     with tempfile.TemporaryDirectory(prefix="gemmgen-") as folder:
         file, library = Path(folder, f"{name}.c"), Path(folder, "library.so")
         file.write_text(source)
-        command = [*compiler.command, *wanted, file.name, "-o", library.name, *libraries]
+        command = limited([*compiler.command, *wanted, file.name, "-o", library.name, *libraries], SECONDS)
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS)
         except (OSError, subprocess.SubprocessError) as error:

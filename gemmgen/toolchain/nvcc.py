@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gemmgen.core.errors import CompileError, EnvironmentMissing
+from gemmgen.core.process_limits import limited
 
 VARIABLE = "GEMMGEN_NVCC"
 """Environment variable that names the nvcc to use; empty to use none."""
@@ -56,7 +57,7 @@ class Nvcc:
             command += [f"-I{place}" for place in dict.fromkeys((os.path.dirname(path), *includes))]
             command += [f"-D{definition}" for definition in definitions] + list(options) + [str(source)]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=MAX_SECONDS, check=False)
+                done = subprocess.run(limited(command, MAX_SECONDS), capture_output=True, text=True, errors="replace", timeout=MAX_SECONDS)
             except subprocess.TimeoutExpired:
                 raise CompileError(f"nvcc took more than {MAX_SECONDS} s for {shown_as or path}") from None
             if done.returncode:

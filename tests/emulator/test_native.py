@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,21 @@ def test_without_loops_numpy_computes(compiler: str, tmp_path: Path, monkeypatch
     x, y, findings = outcome(BODIES["update in place"], f"compiler {compiler}")
     assert (x[: 16 * 256] == 2 * np.arange(16 * 256)).all() and (x == y)[: 16 * 256].all() and not findings
     assert not list((tmp_path / "cache").rglob("loops.so")), "the cache keeps files that cannot be used"
+
+
+@needs_compiler
+def test_what_a_compiler_started_ends_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is ended after the timeout; its own process, which never comes to an end, after as much processor time."""
+    (tmp_path / "cc").write_text(f"#!/bin/sh\nPATH={os.environ['PATH']}\nsh -c 'echo $$ > {tmp_path}/started; while :; do :; done'\n")
+    (tmp_path / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(native, "_SECONDS", 1)
+    assert native._compiled(b"int x;", ()) is None
+    process = Path("/proc", (tmp_path / "started").read_text().strip(), "stat")
+    end = time.time() + 60
+    while time.time() < end and process.exists() and process.read_text().rpartition(") ")[2][0] != "Z":
+        time.sleep(0.05)
+    assert time.time() < end
 
 
 @needs_compiler
