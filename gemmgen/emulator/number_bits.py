@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from gemmgen.emulator.data_flow import ProgramFlow, instructions_of, written_by
+from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Operand, Register, source_registers
 from gemmgen.emulator.whole_words import masked_words
 
@@ -45,12 +46,44 @@ def bits_of_numbers(flow: ProgramFlow, plain: frozenset[int]) -> Instruction | N
     """An instruction that computes with the bits of floats, besides masks of whole bytes; None if there is none. Results of the
     instructions in ``plain``, by identity, are no floats."""
     known = masked_words(flow.program).keys() | flow.flagged_words.tests
+    metadata = _metadata_registers(flow.program)
     for inst, tainted in flow.spread_from(flow.data_sources - plain, plain):
-        if id(inst) in known or not tainted.any_of(source_registers(inst)):
+        if id(inst) in known or not tainted.any_of(source_registers(inst)) or metadata.issuperset(written_by(inst) or ("",)):
             continue
         if computes_with_bits(flow, inst) and not (inst.opcode == "prmt" and _selects_bytes(flow, inst.operands[3])):
             return inst
     return None
+
+
+def _metadata_registers(program: Program) -> frozenset[str]:
+    """Registers that are used for nothing but the metadata of sparse products: integers that name elements."""
+    instructions = list(instructions_of(program))
+    found = {operand.name for inst in instructions if isinstance(operand := _metadata_operand(inst), Register)}
+    while True:
+        makers = [inst for inst in instructions if (written := written_by(inst)) and found.issuperset(written)]
+        more = {name for inst in makers if inst.opcode in _ON_BITS for name in source_registers(inst)}
+        if more <= found:
+            break
+        found |= more
+    while True:
+        users = (inst for inst in instructions if not ((written := written_by(inst)) and found.issuperset(written)))
+        used = {name for inst in users for name in _sources_besides_metadata(inst)}
+        if not found & used:
+            return frozenset(found)
+        found -= used
+
+
+def _metadata_operand(inst: Instruction) -> Operand | None:
+    """The metadata of a product with a sparse A: behind B in wgmma, behind C in mma."""
+    if inst.opcode not in ("mma", "wgmma") or not (inst.has("sp") or inst.has("sp::ordered_metadata")):
+        return None
+    place = 3 if inst.opcode == "wgmma" else 4
+    return inst.operands[place] if len(inst.operands) > place else None
+
+
+def _sources_besides_metadata(inst: Instruction) -> set[str]:
+    metadata = _metadata_operand(inst)
+    return {name for name in source_registers(inst) if not (isinstance(metadata, Register) and name == metadata.name)}
 
 
 def _selects_bytes(flow: ProgramFlow, selector: Operand) -> bool:

@@ -373,7 +373,8 @@ def test_vectors_and_few_rows_are_right(a_order: Literal["C", "F"], b_order: Lit
 @pytest.mark.parametrize(
     ("sizes", "shape"),
     [
-        ((16, 4096, 4096), "few_rows"),
+        ((8, 4096, 4096), "few_rows"),
+        ((16, 4096, 4096), "large"),
         ((1, 512, 512), "few_rows_near"),
         ((4096, 64, 4096), "few_columns"),
         ((128, 128, 128), "small"),
