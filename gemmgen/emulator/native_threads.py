@@ -69,6 +69,8 @@ _MEMORY, _BLOCKS = (Path(__file__).with_name(name) for name in ("native_threads.
 _LONGEST = 12_000
 """Instructions of a kernel: the compiler's time grows faster than their number."""
 _MAX_LOCAL_BYTES = 64 << 20
+_MAX_TEXT = 2 << 20
+"""Characters of C that a compiler is asked to translate: gcc takes more than three minutes for twice as many."""
 PAGE_BYTES = 1 << 16
 LAST_TIME = (1 << 21) - 64
 _SECONDS_OF_A_STEP = 0.1
@@ -930,6 +932,8 @@ def kernel_of(program: Program, follows_shuffles: bool = False) -> Kernel | None
     try:
         made = translation(program, follows_shuffles)
     except Untranslated:
+        return None
+    if len(made.text) > _MAX_TEXT:
         return None
     functions = ("run_blocks", "conflict", "apply", "has_changed", "finish", "release")
     library = native.library("emulator threads", made.text.encode(), exact_options("-O2"), functions)

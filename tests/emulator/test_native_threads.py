@@ -249,6 +249,14 @@ def test_blocks_stay_in_order_where_it_matters() -> None:
 
 
 @needs_compiler
+def test_a_long_translation_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = link(KERNEL.replace("BODY", CLEAN["sums of all blocks"]), "kernel")
+    assert native_threads.kernel_of(program) is not None
+    monkeypatch.setattr(native_threads, "_MAX_TEXT", len(native_threads.translation(program, False).text) - 1)
+    assert native_threads.kernel_of(program) is None
+
+
+@needs_compiler
 def test_times_that_run_out_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     almost = native_threads.LAST_TIME // 2 - 2
     _, found, was_compiled = launched(CLEAN["sums of all blocks"], monkeypatch, 0, almost)
