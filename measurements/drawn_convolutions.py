@@ -308,7 +308,7 @@ def measured(torch: Any, api: Any, case: Case, lock: str, until: float) -> Row:
         peers: dict[str, Callable[[int], Any]] = {**cudnn.by_graph(made_plans), **cudnn.by_call(), **cudnn.by_torch()}
 
         def right(name: str) -> bool:
-            """Whether the result agrees; that in blocks of 32 channels is not looked at."""
+            """True if the result agrees; a result in blocks of 32 channels is not compared."""
             if name.startswith("torch") or "NCHW32" in name:
                 return True
             gap = (result.float() - y.float()).abs().max() / (1 if case.type == "int8" else y.float().abs().max().clamp(min=1e-30))

@@ -82,9 +82,10 @@ _PROBLEMS_OF_BUILDS = 3
 """Number of the last problems that other builds of a source compute, in addition to the first problem."""
 LATER = (0, 1, 1 << 20)
 """Numbers of calls between the first call and the one whose results must not depend on them."""
-_MANY_BLOCKS = 300
 _OFTEN = (30, 500, 1 << 13, 1 << 17)
-"""Further ones, for kernels."""
+"""Numbers of calls before the compared one that are tried for kernels in addition to ``LATER``."""
+_MANY_BLOCKS = 300
+"""Blocks of a launch that come in random order."""
 _MAX_OFTEN = 12
 _WITH_INFINITY = ("f32", "f16", "bf16")
 _LITERALS = 48

@@ -510,7 +510,7 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
 
     @property
     def last_operand(self) -> Access | None:
-        """The same of a block's last tile alone."""
+        """The operand of the epilogue that comes through the stages for a block's last tile alone."""
         return None
 
     @property

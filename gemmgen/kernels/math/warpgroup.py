@@ -363,8 +363,8 @@ class WarpgroupLoop(WarpgroupInstruction):
     operand_boxes: int = 0
     """Boxes of a tile's rows, each of 128 bytes, in which stages bring an operand of the epilogue behind the tile's factors; 0: none."""
     last_operand_boxes: int = 0
-    """The same of a block's last tile alone, where groups take turns: boxes as wide as those of its results, or of
-    rows of 128 bytes; 0: none."""
+    """Boxes in which stages bring an operand of the epilogue for a block's last tile alone, where groups take turns: as wide as those of
+    its results, or of rows of 128 bytes; 0: none."""
     transposed_store: bool = False
     """True if a warp transposes its results in shared memory, so that its lanes store side by side."""
     column_bytes: int = 0

@@ -30,8 +30,8 @@ WAITING_OPERATIONS = 2.2e6
 """Operations for these where the tensor cores wait for them: one block on an SM, one set of products, all columns of a tile. 1024 x 7424 x
 11648 took 190 us by 128 x 152 on an H200, 158 by halves of 128 x 256."""
 THREE_GROUPS_OPERATIONS = 0.6e6
-"""The same for three groups, two of which keep the tensor cores busy while one scales: 4096 x 24576 x 1536 took 256 us by tiles of
-192 x 128 on an H200, 241 without scales."""
+"""Operations for a step's block scales in tiles of three groups, two of which keep the tensor cores busy while one scales:
+4096 x 24576 x 1536 took 256 us by tiles of 192 x 128 on an H200, 241 without scales."""
 UNEVEN_OPERATIONS = 0.6e6
 """Operations for these, besides, where halves of a tile's columns are in several blocks of scales. 4096 x 24576 x 1536 took 304 us by tiles
 of 128 x 224 on an H200, 287 by 128 x 256."""
