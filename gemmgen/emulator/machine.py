@@ -25,7 +25,7 @@ from gemmgen.emulator.errors import Deadlock, DivergentWarp
 from gemmgen.emulator.geometry import WARP, Dim3, Geometry, Lanes
 from gemmgen.emulator.instructions import bind
 from gemmgen.emulator.instructions.engine_waits import Park, parking
-from gemmgen.emulator.instructions.registry import MISUSE, misunderstood
+from gemmgen.emulator.instructions.registry import MISUSE, means_the_same, misunderstood
 from gemmgen.emulator.instructions.warp import mask_source, present_words, uniform, value_at
 from gemmgen.emulator.lane_state import AGAIN, EXITED, STALLED, LaneState
 from gemmgen.emulator.livelock import Watch
@@ -115,9 +115,7 @@ class Machine:
         self.fuse = True
         self.clears_registers = True
         """False if every path writes each register before it reads it."""
-        self.can_compile = (
-            arithmetic.is_real and native.is_possible() and self.binder.warpgroups is None and self.binder.tensor_loads is None
-        )
+        self.can_compile = native.is_possible() and self.binder.warpgroups is None and self.binder.tensor_loads is None
         """True if runs of instructions that run often are compiled."""
         self._noted = [0] * len(program.blocks)
         """Executions of blocks that count as work already."""
@@ -190,23 +188,29 @@ class Machine:
         """A basic block as single instructions and groups of them, with the compiled functions of groups, by their identity."""
         if not self.fuse:
             return block.body, {}
-        if self.can_compile and native_runs.compiled(self.program).work[block.index] >= native_runs.ENOUGH_WORK:
-            tracker = self.tracker
-            runs = native_runs.compile_block(
-                self.program, block.index, self.binder, lambda inst: tracker is not None and tracker.follows(inst)
-            )
-            if runs:
-                functions: dict[int, native_runs.Function] = {}
-                pieces: list[Instruction | list[Instruction]] = []
-                for start, stop in native_runs.pieces_of(len(block.body), runs):
-                    piece = list(block.body[start:stop])
-                    if (start, stop) in runs:
-                        functions[id(piece)] = runs[start, stop]
-                        pieces.append(piece)
-                    else:
-                        pieces.append(piece[0])
-                return pieces, functions
-        return fusion.partition(block.body, self.geometry.lanes), {}
+        pieces: Sequence[Instruction | list[Instruction]] = fusion.partition(block.body, self.geometry.lanes)
+        if not self.can_compile or native_runs.compiled(self.program).work[block.index] < native_runs.ENOUGH_WORK:
+            return pieces, {}
+        if not self.binder.arithmetic.is_real and any(isinstance(piece, list) for piece in pieces):
+            # Compiled runs would cut the groups, which are in C already.
+            return pieces, {}
+        runs = native_runs.compile_block(self.program, block.index, self.binder, self._stays_out)
+        functions: dict[int, native_runs.Function] = {}
+        if runs:
+            pieces = []
+            for start, stop in native_runs.pieces_of(len(block.body), runs):
+                piece = list(block.body[start:stop])
+                if (start, stop) in runs:
+                    functions[id(piece)] = runs[start, stop]
+                    pieces.append(piece)
+                else:
+                    pieces.append(piece[0])
+        return pieces, functions
+
+    def _stays_out(self, inst: Instruction) -> bool:
+        """True for instructions that are not compiled: those that are followed, and those that compute something else than C would."""
+        arithmetic = self.binder.arithmetic
+        return (self.tracker is not None and self.tracker.follows(inst)) or not (arithmetic.is_real or means_the_same(inst, arithmetic))
 
     def _note_work(self) -> None:
         """Binds blocks anew that have run often enough to be compiled."""

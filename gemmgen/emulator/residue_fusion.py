@@ -19,19 +19,21 @@ _MODULUS, _SHIFT = np.uint64(residues.MODULUS), np.uint64(31)
 def bind_residue_group(group: Sequence[Instruction], binder: Binder, scratch: Scratch, flags: FloatFlags) -> Operation:
     """One operation for a group of independent fma."""
     plan = GroupPlan(group, binder)
-    some = _some(plan, binder)
     if binder.arithmetic.name == "tree":
+        some = _some(plan, binder)
         everyone = np.arange(binder.geometry.lanes)
         return Operation(lambda: some(everyone), some)
     loops = residue_loops.loops()
     if loops is not None:
-        return Operation(_in_loops(plan, binder, loops), some)
+        compute = _in_loops(plan, binder, loops)
+        return Operation(lambda: compute(None), lambda lanes: compute(np.ascontiguousarray(lanes, np.int64)))
     for name, rows in (("factors", len(plan.factors)), ("sums", plan.count), ("addends", plan.count)):
         scratch.reserve(name, rows, "u8")
-    return Operation(_full(plan, binder, scratch), some)
+    return Operation(_full(plan, binder, scratch), _some(plan, binder))
 
 
-def _in_loops(plan: GroupPlan, binder: Binder, loops: native.Loops) -> Callable[[], None]:
+def _in_loops(plan: GroupPlan, binder: Binder, loops: native.Loops) -> Callable[[Lanes | None], None]:
+    """The group for some lanes; None: all."""
     array = binder.registers.arrays["b32"]
     constants: list[np.uint32] = []
 
@@ -41,19 +43,19 @@ def _in_loops(plan: GroupPlan, binder: Binder, loops: native.Loops) -> Callable[
         constants.append(np.uint32(residues.without_code(residues.of_float(float(value)))))
         return -len(constants)
 
-    factors = [place(row, plan.constants.get(index)) for index, row in enumerate(plan.factor_rows)]
+    factors = np.array([place(row, plan.constants.get(index)) for index, row in enumerate(plan.factor_rows)], np.int32)
     addends = [place(row, plan.addend_constants.get(index)) for index, row in enumerate(plan.addend_rows)]
-    each = zip(plan.target_rows, plan.left, plan.right, addends, strict=True)
-    rows = np.array([(target, factors[left], factors[right], addend) for target, left, right, addend in each], np.int32)
-    numbers = np.array(constants, np.uint32)
-    count, lanes = plan.count, array.shape[1]
+    each = np.array(list(zip(plan.target_rows, plan.left, plan.right, addends, strict=True)), np.int32)
+    scratch, numbers = np.empty(len(factors) * residue_loops.LANES_AT_ONCE, np.uint32), np.array(constants, np.uint32)
+    registers = (array.ctypes.data, array.shape[1], plan.count, each.ctypes.data, len(factors))
+    places = (*registers, factors.ctypes.data, numbers.ctypes.data, scratch.ctypes.data)
 
-    def full() -> None:
-        codes = residues.codes_in_loops()
-        loops.multiply_add_rows(codes, array.ctypes.data, lanes, count, rows.ctypes.data, numbers.ctypes.data)
+    def compute(lanes: Lanes | None, kept: object = (factors, each, scratch, numbers)) -> None:
+        chosen = (array.shape[1], None) if lanes is None else (len(lanes), lanes.ctypes.data)
+        loops.multiply_add_rows(residues.codes_in_loops(), *places, *chosen)
         residues.settle()
 
-    return full
+    return compute
 
 
 def _full(plan: GroupPlan, binder: Binder, scratch: Scratch) -> Callable[[], None]:

@@ -18,8 +18,12 @@ _SOURCE = Path(__file__).with_name("residues.c")
 _OPTIONS = ("-O3", "-march=native", "-fPIC", "-shared")
 _FUNCTIONS = (
     *("read_words", "hide_codes", "ring", "multiply_add_rows", "matrix_products", "add_products", "reduce_words", "reduce_long"),
-    *("read_elements", "multiply_fragments", "find_short", "find_long", "narrow", "opaque"),
+    *("read_elements", "multiply_fragments", "find_short", "find_long", "narrow", "opaque", "compare", "join"),
 )
+RELATIONS = {"eq": 0, "ne": 1, "lt": 2, "le": 3, "num": 4, "nan": 5}
+"""Numbers of the comparisons; "gt" and "ge" are these of exchanged sides. All residues are numbers."""
+LANES_AT_ONCE = 128
+"""Lanes of `multiply_add_rows` that are worked on together."""
 OPERATIONS = {"add": 0, "sub": 1, "mul": 2, "fma": 3, "mad": 3, "neg": 4}
 """Numbers of the sums and products."""
 
@@ -55,7 +59,7 @@ def loops() -> native.Loops | None:
     opened.read_words.argtypes = (codes, place, word, place)
     opened.hide_codes.argtypes = (place, word, place)
     opened.ring.argtypes = (codes, short, place, place, place, short, short, short, place, word, place)
-    opened.multiply_add_rows.argtypes = (codes, place, word, word, place, place)
+    opened.multiply_add_rows.argtypes = (codes, place, word, word, place, word, place, place, place, word, place)
     opened.matrix_products.argtypes = (place, place, place, word, word, word, word)
     opened.opaque.argtypes = (ctypes.c_uint64, short, short, place, place, word, place)
     opened.add_products.argtypes = (codes, place, place, short, short, word, place)
@@ -65,6 +69,8 @@ def loops() -> native.Loops | None:
     opened.reduce_words.argtypes = opened.reduce_long.argtypes = (place, word, place)
     opened.narrow.argtypes = (place, word, place, place, word, place, word, word, place, place)
     opened.narrow.restype = word
+    opened.compare.argtypes = (short, place, place, short, short, place, word, place)
+    opened.join.argtypes = (ctypes.c_uint32, ctypes.c_uint64, short, place, place, place, word, place)
     for find in (opened.find_short, opened.find_long):
         find.argtypes = (place, word, place, place, word, place)
         find.restype = word
@@ -112,6 +118,37 @@ def opaque(name: int, values: Sequence[object], commutes: bool) -> Array | None:
     steps = (ctypes.c_int32 * len(arrays))(*[int(len(array) > 1) for array in arrays])
     library.opaque(name, commutes, len(arrays), places, steps, count, out.ctypes.data)
     return out
+
+
+def compared(relation: str, first: object, second: object, infinities: Array | None) -> Array | None:
+    """Answers to a comparison of words in the order of residues around zero, or of the two ``infinities`` alone; None where NumPy has to
+    compare them."""
+    if relation in ("gt", "ge"):
+        relation, first, second = {"gt": "lt", "ge": "le"}[relation], second, first
+    library, arrays = loops(), words_of((first, second))
+    if library is None or not arrays or relation not in RELATIONS:
+        return None
+    out = np.empty(max(map(len, arrays)), np.bool_)
+    steps = [int(len(array) > 1) for array in arrays]
+    places = [array.ctypes.data for array in arrays]
+    library.compare(RELATIONS[relation], *places, *steps, native.pointer(infinities), len(out), out.ctypes.data)
+    return out
+
+
+def joined(
+    values: Sequence[object], places: Sequence[object], fresh: tuple[bool, bool], neutral: int, element: int, *, gives_place: bool
+) -> tuple[Array, bool] | None:
+    """Sums in place of the better of two values (`over_field.joined`), and whether a value and its place are of different sums; None
+    where NumPy has to compute them."""
+    library, arrays = loops(), words_of((*values, *places))
+    if library is None or not arrays:
+        return None
+    out = np.empty(max(map(len, arrays)), np.uint32)
+    pointers = (ctypes.c_void_p * 4)(*[array.ctypes.data for array in arrays])
+    steps = (ctypes.c_int32 * 4)(*[int(len(array) > 1) for array in arrays])
+    sides = (ctypes.c_int32 * 2)(*fresh)
+    differ = library.join(neutral, element, gives_place, sides, pointers, steps, len(out), out.ctypes.data)
+    return out, bool(differ)
 
 
 def reduced(values: object) -> Array | None:

@@ -66,40 +66,48 @@ void ring(struct Codes *codes, int32_t operation, const uint32_t *a, const uint3
   }
 }
 
-// True if a word of a row may be a code.
+// True if a word may be a code.
 static int has_codes(const uint32_t *restrict words, int64_t count) {
   int found = 0;
   for (int64_t i = 0; i < count; ++i) found |= !(words[i] & 0xFFFF);
   return found;
 }
 
-// Independent multiply-adds over rows of registers. A row below 0 is a constant: number -1 - row.
-void multiply_add_rows(struct Codes *codes, uint32_t *registers, int64_t lanes, int64_t count, const int32_t *restrict rows,
-                       const uint32_t *restrict constants) {
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t *source[3];
-    int64_t step[3];
-    int plain = 1;
-    for (int part = 0; part < 3; ++part) {
-      const int32_t row = rows[4 * i + 1 + part];
-      source[part] = row < 0 ? constants - 1 - row : registers + row * lanes;
-      step[part] = row >= 0;
-      plain &= step[part] && !(codes->residues && has_codes(source[part], lanes));
+enum { LANES_AT_ONCE = 128 };
+
+// The words of a row of registers from `first` on, of all lanes or those that are listed, as residues; a row below 0 is a constant.
+static void read_row(struct Codes *codes, const uint32_t *restrict registers, int64_t length, int32_t row, const uint32_t *restrict constants,
+                     int64_t first, int64_t width, const int64_t *restrict lanes, uint32_t *restrict out) {
+  if (row < 0) {
+    for (int64_t i = 0; i < width; ++i) out[i] = constants[-1 - row];
+    return;
+  }
+  const uint32_t *source = registers + row * length;
+  for (int64_t i = 0; i < width; ++i) out[i] = source[lanes ? lanes[first + i] : first + i];
+  if (codes->residues && has_codes(out, width))
+    for (int64_t i = 0; i < width; ++i) out[i] = meant(codes, out[i]);
+}
+
+// Independent multiply-adds over rows of registers. Each has the row of its result, the places of its factors among the rows of `factors`,
+// and the row of its addend. `scratch` has room for LANES_AT_ONCE words of each factor.
+void multiply_add_rows(struct Codes *codes, uint32_t *registers, int64_t length, int64_t count, const int32_t *restrict each, int64_t factors,
+                       const int32_t *restrict factor_rows, const uint32_t *restrict constants, uint32_t *restrict scratch, int64_t lane_count,
+                       const int64_t *restrict lanes) {
+  for (int64_t first = 0; first < lane_count; first += LANES_AT_ONCE) {
+    const int64_t width = lane_count - first < LANES_AT_ONCE ? lane_count - first : LANES_AT_ONCE;
+    for (int64_t i = 0; i < factors; ++i)
+      read_row(codes, registers, length, factor_rows[i], constants, first, width, lanes, scratch + i * LANES_AT_ONCE);
+    for (int64_t i = 0; i < count; ++i, each += 4) {
+      const uint32_t *a = scratch + each[1] * LANES_AT_ONCE, *b = scratch + each[2] * LANES_AT_ONCE;
+      uint32_t sums[LANES_AT_ONCE];
+      read_row(codes, registers, length, each[3], constants, first, width, lanes, sums);
+      for (int64_t lane = 0; lane < width; ++lane) sums[lane] = (uint32_t)folded((uint64_t)a[lane] * b[lane] + sums[lane]);
+      if (codes->residues)
+        for (int64_t lane = 0; lane < width; ++lane) sums[lane] = without_code(sums[lane]);
+      uint32_t *target = registers + each[0] * length;
+      for (int64_t lane = 0; lane < width; ++lane) target[lanes ? lanes[first + lane] : first + lane] = sums[lane];
     }
-    const uint32_t *a = source[0], *b = source[1], *c = source[2];
-    uint32_t *target = registers + rows[4 * i] * lanes;
-    if (plain && !codes->residues) {
-#pragma GCC ivdep
-      for (int64_t lane = 0; lane < lanes; ++lane) target[lane] = (uint32_t)folded((uint64_t)a[lane] * b[lane] + c[lane]);
-    } else if (plain) {
-#pragma GCC ivdep
-      for (int64_t lane = 0; lane < lanes; ++lane) target[lane] = without_code((uint32_t)folded((uint64_t)a[lane] * b[lane] + c[lane]));
-    } else {
-      for (int64_t lane = 0; lane < lanes; ++lane) {
-        const uint64_t x = meant(codes, a[lane * step[0]]), y = meant(codes, b[lane * step[1]]), z = meant(codes, c[lane * step[2]]);
-        target[lane] = written(codes, folded(x * y + z));
-      }
-    }
+    each -= 4 * count;
   }
 }
 
@@ -279,4 +287,55 @@ void opaque(uint64_t name, int32_t commutes, int32_t arguments, const uint32_t *
     }
     out[i] = (uint32_t)(commutes ? permuted(hash) : hash);
   }
+}
+
+// Residues in the order that comparisons use: integers around zero, or 1 and -1 for infinities and 0 for all others.
+static inline int32_t ordered(uint32_t word, const uint32_t *infinities) {
+  const uint32_t value = (uint32_t)canonical(word);
+  if (infinities) return (value == infinities[0]) - (value == infinities[1]);
+  return value > MODULUS / 2 ? (int32_t)value - (int32_t)MODULUS : (int32_t)value;
+}
+
+enum { EQUAL, NOT_EQUAL, LESS, LESS_OR_EQUAL, ALWAYS, NEVER };
+
+// Comparisons of words, of which each side has one element (a step of 0) or `count`. `infinities`: null, or the residues of both.
+void compare(int32_t relation, const uint32_t *a, const uint32_t *b, int32_t step_a, int32_t step_b, const uint32_t *infinities, int64_t count,
+             uint8_t *restrict out) {
+  if (relation >= ALWAYS) {
+    for (int64_t i = 0; i < count; ++i) out[i] = relation == ALWAYS;
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t x = ordered(a[i * step_a], infinities), y = ordered(b[i * step_b], infinities);
+    out[i] = relation == EQUAL ? x == y : relation == NOT_EQUAL ? x != y : relation == LESS ? x < y : x <= y;
+  }
+}
+
+static inline uint64_t without_neutral(uint32_t word, uint32_t neutral) { return word == neutral ? 0 : canonical(word); }
+
+// Sums in place of the better of two values (over_field.joined): `words` are both values and, unless these are null, both places. A side that
+// is `fresh` is an element, whose hash with its place counts. 1 if a value and a place are not those of one sum.
+int join(uint32_t neutral, uint64_t element, int32_t gives_place, const int32_t *fresh, const uint32_t *const *words,
+         const int32_t *restrict steps, int64_t count, uint32_t *restrict out) {
+  int differ = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t total = 0;
+    for (int side = 0; side < 2; ++side) {
+      const uint32_t value = words[side][i * steps[side]];
+      const uint64_t own = without_neutral(value, neutral);
+      if (words[2]) {
+        const uint32_t place = words[2 + side][i * steps[2 + side]];
+        if (fresh[side]) {
+          total += permuted(canonical(place) + permuted(canonical(value) + element * 0x2C1B3C6Dull) * 0x2C1B3C6Dull);
+          continue;
+        }
+        differ |= (value == neutral) != (place == MODULUS) || own != canonical(place);
+      }
+      total += own;
+    }
+    const uint32_t summed = (uint32_t)canonical(total);
+    if (gives_place) out[i] = summed ? summed : MODULUS;
+    else out[i] = !summed ? neutral : summed == neutral ? summed + MODULUS : summed;
+  }
+  return differ;
 }

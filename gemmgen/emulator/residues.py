@@ -463,14 +463,15 @@ def _permuted(value: Array) -> Array:
 
 
 @lru_cache(maxsize=256)
-def _name_of(key: str) -> Array:
-    return np.full(1, zlib.crc32(key.encode()), np.uint64)
+def name_of(key: str) -> int:
+    """The number of a function without algebraic meaning."""
+    return zlib.crc32(key.encode())
 
 
 @lru_cache(maxsize=1024)
 def _permuted_number(value: int, key: str) -> Array:
     """The term of a number, such as the literal of a maximum."""
-    return _permuted(np.full(1, value, np.uint64) + _name_of(key))
+    return _permuted(np.full(1, value + name_of(key), np.uint64))
 
 
 def narrowed(value: object, bits: int) -> Array:
@@ -484,10 +485,10 @@ def narrowed(value: object, bits: int) -> Array:
 def opaque(key: str, arguments: Sequence[object], *, commutes: bool = False) -> Array:
     """A function without algebraic meaning: a hash of its name and its arguments. Of each argument, with the others as they are, it is a
     permutation: two results that differ in one argument are never equal (but for 0 and the modulus, which are the same residue)."""
-    name = _name_of(key)
-    in_c = residue_loops.opaque(int(name[0]), arguments, commutes)
+    in_c = residue_loops.opaque(name_of(key), arguments, commutes)
     if in_c is not None:
         return in_c
+    name = np.full(1, name_of(key), np.uint64)
     parts = [canonical(argument) for argument in arguments]
     if commutes:
         terms = [_permuted(part + name) if part.size > 1 else _permuted_number(int(part.flat[0]), key) for part in parts]

@@ -126,14 +126,14 @@ def _run(
 
 def _adverse(plan: KernelPlan, case: Case, extremum: Extremum, rng: np.random.Generator) -> Iterator[npt.NDArray[Any]]:
     """Few values, so that the best one comes often; the same with NaN here and there, and with the number that loses: in turn in the lines
-    of one run, or in several runs."""
+    of one run. Few lines get the latter two, in a run each."""
     shape = _shape(plan, case)
     length = math.prod(shape[axis] for axis in extremum.axes)
     worst = -np.inf if extremum.order.largest else np.inf
     few = rng.choice(np.array([-2.0, -1.0, -0.0, 0.0, 1.0]), shape)
     draws = [few, np.where(rng.random(shape) < 1.5 / length, np.nan, few), np.where(rng.random(shape) < 0.7, worst, few - 2)]
     if few.size < _DRAWS * length:
-        yield from draws
+        yield from draws[1:]
         return
     turns = _lines(np.zeros(shape, np.int64), extremum).shape[:-1]
     kept = [size if axis not in extremum.axes else 1 for axis, size in enumerate(shape)]

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gemmgen.emulator import launch, residue_loops, residue_products, residues
+from gemmgen.emulator import launch, native_runs, residue_loops, residue_products, residues
 from gemmgen.emulator.arithmetic import FIELD
+from gemmgen.emulator.instructions import over_field
 from gemmgen.emulator.residue_words import Words, whole_words
 from tests.emulator.test_native import needs_compiler
 
@@ -36,6 +37,11 @@ KERNEL = """
   sub.f32 %f8, %f5, %f6;
   neg.f32 %f9, %f8;
   mul.f32 %f10, %f9, %f7;
+  setp.lt.u32 %p2, %r1, 147;
+  @!%p2 bra JOINED;
+  fma.rn.f32 %f6, %f7, %f2, %f6;
+  fma.rn.f32 %f9, %f1, 0f40800000, %f9;
+JOINED:
   and.b32 %r2, %r1, 3;
   setp.ne.u32 %p1, %r2, 1;
   @%p1 add.f32 %f10, %f10, %f1;
@@ -106,6 +112,22 @@ def test_kernels_compute_the_same_residues(type_name, monkeypatch):
     first, second = both(compute, monkeypatch)
     assert (first == second).all()
     assert len(np.unique(first)) > 900
+
+
+@needs_compiler
+def test_compiled_runs_leave_residues_alone(monkeypatch):
+    text = KERNEL.replace("fma.rn", "fma.rz").replace(
+        "and.b32 %r2, %r1, 3;", "and.b32 %r2, %r1, 3; mov.b32 %r3, %f9; mov.f32 %f9, 0f40400000;"
+    )
+    text = text.replace("@%p1 add", "shl.b32 %r2, %r2, 1; add.u32 %r3, %r3, %r2; mov.b32 %f9, %r3; @%p1 add")
+    found = []
+    for enough in (native_runs.ENOUGH_WORK, 0):
+        monkeypatch.setattr(native_runs, "ENOUGH_WORK", enough)
+        out = np.zeros(1024, np.uint32)
+        launch(f"{text}// {enough}", "kernel", grid=1, block=256, args=[WORDS[:1024], out], arithmetic=FIELD, hazards=False)
+        found.append(residues.canonical(out))
+    assert (found[0] == found[1]).all()
+    assert len(np.unique(found[0])) > 900
 
 
 @needs_compiler
@@ -193,3 +215,41 @@ def test_rounded_numbers_have_one_code_each():
     assert codes[0] == 0 and codes[2] == kept.codes[3] and codes[3] == codes[50]
     with pytest.raises(OverflowError):
         kept.narrowed(np.arange(1000, 1200, dtype=np.uint32))
+
+
+@needs_compiler
+@pytest.mark.parametrize("relation", ["eq", "ne", "lt", "le", "gt", "ge", "num", "nan"])
+def test_comparisons_are_the_same(relation):
+    others = np.where(RNG.random(len(WORDS)) < 0.5, WORDS, RNG.permutation(WORDS))
+    compare = over_field._ORDERS[relation]
+    infinities = np.array(over_field._INFINITIES)
+    some = np.concatenate([infinities, infinities + np.uint32(residues.MODULUS), WORDS[:50]])
+    for a, b in ((WORDS, others), (WORDS, others[:1]), (others[:1], WORDS)):
+        found = residue_loops.compared(relation, a, b, None)
+        assert (found == compare(*np.broadcast_arrays(residues.centred(a), residues.centred(b)))).all()
+    for word in some:
+        found = residue_loops.compared(relation, some, np.array([word]), infinities)
+        order = over_field._infinite_first
+        assert (found == compare(*np.broadcast_arrays(order(some), order(np.array([word]))))).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("fresh", [(False, False), (True, False), (False, True), (True, True), None])
+def test_joined_sets_are_the_same(fresh):
+    neutral = residues.of_float(float("-inf"))
+    values = [RNG.permutation(WORDS), RNG.permutation(WORDS)]
+    for each in values:
+        each[:300] = neutral
+    places = [np.where(each == neutral, residues.MODULUS, residues.canonical(each)).astype(np.uint32) for each in values] if fresh else []
+    for gives_place in (False, True):
+        found = residue_loops.joined(
+            values, places, fresh or (False,) * 2, int(neutral), residues.name_of("element"), gives_place=gives_place
+        )
+        total, differ = over_field._sum_of_both(values, places, fresh or (False, False), neutral)
+        assert found is not None and not found[1] and not differ
+        wanted = over_field._as_place(total) if gives_place else over_field._as_value(total, neutral)
+        assert (found[0] == wanted).all()
+    if fresh == (True, False):
+        places[1][7] ^= np.uint32(1)
+        assert residue_loops.joined(values, places, fresh, int(neutral), 5, gives_place=True)[1]
+        assert over_field._sum_of_both(values, places, fresh, neutral)[1]

@@ -288,10 +288,12 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
         negated = isinstance(operand, Negated)
         third = (binder.source(inst, operand.register if isinstance(operand, Negated) else operand, "pred"),)
 
-    order = _infinite_first if tests_infinity(inst) else residues.centred
+    order, infinities = (_infinite_first, np.array(_INFINITIES)) if tests_infinity(inst) else (residues.centred, None)
 
     def compute(x: Source, y: Source, *others: Source) -> Source:
-        holds = compare(*np.broadcast_arrays(order(x), order(y)))
+        holds = residue_loops.compared(_order_of(inst), x, y, infinities)
+        if holds is None:
+            holds = compare(*np.broadcast_arrays(order(x), order(y)))
         answers = [holds, ~holds]
         if combination is not None:
             other = ~others[0] if negated else others[0]
@@ -354,23 +356,37 @@ def joined(inst: Instruction, binder: Binder) -> Operation:
             return binder.gathered([target], lambda place: _as_value(residues.canonical(place), neutral), other)
         return binder.gathered([target], lambda value: _as_place(_of_value(value, neutral)), other)
     values = [binder.source(inst, value, "b32") for value in comparator.values]
-    if comparator.places is None:
-        return binder.gathered([target], lambda a, b: _as_value(_of_value(a, neutral) + _of_value(b, neutral), neutral), values)
-    fresh = comparator.fresh
+    fresh, gives_place = comparator.fresh, inst.type != "f32"
+    places = [binder.source(inst, place, "b32") for place in comparator.places or ()]
 
-    def compute(a: Source, b: Source, first: Source, second: Source) -> Source:
-        total: np.ndarray = np.zeros(1, np.uint64)
-        for value, place, is_element in ((a, first, fresh[0]), (b, second, fresh[1])):
-            if is_element:
-                total = total + residues.opaque("element", [value, np.asarray(place).astype(np.uint32)]).astype(np.uint64)
-                continue
-            own = _of_value(value, neutral)
-            if ((np.asarray(value) == neutral) != (np.asarray(place) == NO_PLACE)).any() or (own != residues.canonical(place)).any():
-                raise NoFieldMeaning("a value and a place of different elements are compared", instruction=inst)
-            total = total + own
-        return _as_value(total, neutral) if inst.type == "f32" else _as_place(total)
+    def compute(a: Source, b: Source, *others: Source) -> Source:
+        in_c = residue_loops.joined((a, b), others, fresh, int(neutral), residues.name_of("element"), gives_place=gives_place)
+        if in_c is None:
+            total, differ = _sum_of_both((a, b), others, fresh, neutral)
+            in_c = _as_place(total) if gives_place else _as_value(total, neutral), differ
+        if in_c[1]:
+            raise NoFieldMeaning("a value and a place of different elements are compared", instruction=inst)
+        return in_c[0]
 
-    return binder.gathered([target], compute, [*values, *(binder.source(inst, place, "b32") for place in comparator.places)])
+    return binder.gathered([target], compute, [*values, *places])
+
+
+def _sum_of_both(
+    values: Sequence[Source], places: Sequence[Source], fresh: tuple[bool, bool], neutral: np.uint32
+) -> tuple[np.ndarray, bool]:
+    """The sum that two values with their places stand for, and whether some value and its place stand for different ones."""
+    total: np.ndarray = np.zeros(1, np.uint64)
+    differ = False
+    for side, value in enumerate(values):
+        if places and fresh[side]:
+            total = total + residues.opaque("element", [value, np.asarray(places[side]).astype(np.uint32)]).astype(np.uint64)
+            continue
+        own = _of_value(value, neutral)
+        if places:
+            place = np.asarray(places[side])
+            differ |= bool(((np.asarray(value) == neutral) != (place == NO_PLACE)).any() or (own != residues.canonical(place)).any())
+        total = total + own
+    return total, differ
 
 
 def _of_value(word: Source, neutral: np.uint32) -> np.ndarray:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gemmgen.emulator.arithmetic import Arithmetic
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.operation import Operation
-from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.emulator.ptx.syntax import Float, Instruction
 
 MISUSE = (IndexError, KeyError, ValueError, TypeError, AttributeError, AssertionError)
 """Exceptions that Python raises when a handler meets operands or modifiers of a kind that it did not expect."""
@@ -68,6 +69,17 @@ def bind(inst: Instruction, binder: Binder) -> Operation:
     except MISUSE as error:
         raise misunderstood(inst, error) from error
     raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
+
+
+def means_the_same(inst: Instruction, arithmetic: Arithmetic) -> bool:
+    """True for instructions on bits and integers that another meaning of arithmetic leaves as they are, and moves between registers."""
+    if any(isinstance(operand, Float) for operand in inst.operands):
+        return False
+    if inst.opcode != "mov" and any("f" in type_name for type_name in inst.types):
+        return False
+    _load("over_field")
+    others = (entry for table in arithmetic.tables if table != "real" for entry in _TABLES[table].get(inst.opcode, ()))
+    return not any(accepts(inst) for accepts, _ in others)
 
 
 def load_later(load: Callable[[str], None]) -> None:
