@@ -13,10 +13,11 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from types import CodeType
+from typing import Any
 
 from gemmgen.core.errors import GemmgenError
-from gemmgen.core.expressions import SYMBOLS, Grammar, NotInGrammar, Walker, read
+from gemmgen.core.expressions import SYMBOLS, Grammar, NotInGrammar, read
 from gemmgen.core.text import printable
 
 
@@ -76,18 +77,17 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called)
 
 
-class _Values(Walker):
-    """The value of a formula for integers by name."""
+@lru_cache(maxsize=4096)
+def _compiled(text: str) -> tuple[CodeType, tuple[str, ...]]:
+    """The formula as Python code, and the names that it reads; its functions have names that no dimension has."""
+    tree = copy.deepcopy(_read(text))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            node.func.id = f"{node.func.id}()"
+    return compile(ast.Expression(tree), "<formula>", "eval"), tuple(sorted(_names(text)))
 
-    grammar: ClassVar[Grammar] = GRAMMAR
 
-    def __init__(self, values: Mapping[str, int], text: str) -> None:
-        self.values, self.text = values, text
-
-    def name(self, name: str) -> int:
-        if name not in self.values:
-            raise FormulaError(f"formula {printable(self.text, _SHOWN)!r}: {name!r} has no value; known: {', '.join(sorted(self.values))}")
-        return int(self.values[name])
+_GLOBALS: dict[str, Any] = {"__builtins__": {}, **{f"{name}()": function for name, (_, function) in _FUNCTIONS.items()}}
 
 
 class _Folded(ast.NodeTransformer):
@@ -118,10 +118,9 @@ class _Folded(ast.NodeTransformer):
         """The node as a number if all its parts are numbers and it is none below 0, which the grammar has no literals for."""
         if not all(isinstance(part, ast.Constant) for part in parts):
             return node
-        text = ast.unparse(ast.fix_missing_locations(node))
         try:
-            value = int(_Values({}, text).value(node))
-        except ZeroDivisionError:
+            value = Formula(ast.unparse(ast.fix_missing_locations(node))).evaluate({})
+        except FormulaError:
             return node
         return ast.Constant(value) if value >= 0 else node
 
@@ -188,8 +187,12 @@ class Formula:
             return int(values[tree.id])
         if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
             return int(tree.value)
+        code, names = _compiled(self.text)
         try:
-            return int(_Values(values, self.text).value(tree))
+            return int(eval(code, _GLOBALS, {name: int(values[name]) for name in names}))
+        except KeyError as missing:
+            known = ", ".join(sorted(values))
+            raise FormulaError(f"formula {printable(self.text, _SHOWN)!r}: {missing.args[0]!r} has no value; known: {known}") from None
         except ZeroDivisionError:
             raise FormulaError(f"formula {printable(self.text, _SHOWN)!r} divides by zero") from None
 

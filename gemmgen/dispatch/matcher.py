@@ -56,8 +56,8 @@ class Space(Protocol):
     def suits(self, spec: Any, request: Any) -> bool:
         """False for a kernel that is slower at the request than at the problems which tables hold of it."""
 
-    def is_outrun(self, spec: Any) -> bool:
-        """True for a kernel that points outrun wherever no table says otherwise."""
+    def is_outrun(self, spec: Any, request: Any, whole: bool) -> bool:
+        """True for a kernel that points outrun wherever no table says otherwise; ``whole``: points serve the problem by one launch."""
 
     def label(self, spec: Any) -> str:
         """Name of a point for people."""

@@ -32,8 +32,11 @@ FARTHEST = 2.2
 class Outlook:
     """Expectations for one problem whose best points are known."""
 
-    def __init__(self, request: Request, points: Sequence[Point], table: Table | None, near: Near, architecture: Architecture) -> None:
-        self._request, self._points, self._table, self._near = request, points, table, near
+    def __init__(
+        self, request: Request, points: Sequence[Point], table: Table | None, near: Near, architecture: Architecture, whole: bool = False
+    ) -> None:
+        """``whole``: the best of the points serves the request by one launch."""
+        self._request, self._points, self._table, self._near, self._whole = request, points, table, near, whole
         self._space, self._architecture = space_of(request.kind), architecture
 
     def seconds(self, candidate: Candidate) -> float | None:
@@ -45,12 +48,14 @@ class Outlook:
         kind, and no neighbouring problem tells that it is slow."""
         if candidate.name in self._timed:
             return True
+        if self._whole and self._space is not None and self._space.is_outrun(candidate.spec, self._request, whole=True):
+            return False
         if candidate.label in _places(self._request.kind)[0]:
             likely = candidate.label in self._alike
         elif self._table is None or candidate.name not in self._table.names:
             likely = True
         elif self._fast is None:
-            likely = self._space is None or not self._space.is_outrun(candidate.spec)
+            likely = self._space is None or not self._space.is_outrun(candidate.spec, self._request, whole=False)
         else:
             likely = candidate.name in self._fast
         return likely and (self._space is None or self._space.suits(candidate.spec, self._request))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -131,11 +133,24 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
             _CHOICES.clear()
         plain = request.unpromised
         if plain is request:
-            choice = (choose_by if complete else _chosen_before)(table, request, device, architecture)
+            with collections_waiting():
+                choice = (choose_by if complete else _chosen_before)(table, request, device, architecture)
         else:
             choice = _promised(choose(plain, device, architecture, complete=complete), request, architecture or device.architecture)
         _CHOICES[key] = choice
     return choice
+
+
+@contextmanager
+def collections_waiting() -> Iterator[None]:
+    """Has Python's collections of garbage wait: one that looks at all objects of a process takes longer than a choice."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _chosen_before(table: Table | None, request: Request, device: Device, architecture: Architecture | None) -> Choice:
@@ -217,7 +232,8 @@ def choose_by(
     best_points = fastest_points(request, device, MAX_EARLY) if among is None and points else []
     free = _planned_points(best_points, request, device, target, common, SHOWN if complete or common else PLANNED)
     limit = HOPELESS * min((option.seconds for option in free), default=math.inf)
-    outlook = Outlook(request, best_points, table, near, target) if free and common is None else None
+    whole = bool(free) and len(free[0].plan.sequence.launches) == 1
+    outlook = Outlook(request, best_points, table, near, target, whole) if free and common is None else None
     others: dict[str, Option] = {}
     for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected, device, limit, outlook, complete):
         if common is not None and numeric_class_of(plan, dimensions) != common:

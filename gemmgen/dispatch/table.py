@@ -92,6 +92,8 @@ class Near(Sequence[tuple[float, Row]]):
 
     def __init__(self, rows: Sequence[Row] = (), distances: Sequence[float] = (), order: Sequence[int] = ()) -> None:
         self._rows, self._distances, self._order = rows, distances, order
+        self.common: _Mean | None = None
+        """The model's error that all instances share in the nearest rows, once it is asked for."""
 
     def __len__(self) -> int:
         return len(self._order)
@@ -201,14 +203,9 @@ class Table:
             errors, _ = self._errors(near[0][1], model)
             if instance in errors:
                 return model_seconds * math.exp(errors[instance]), "interpolated"
-        common = _Mean()
-        own = _Mean()
-        for distance, row in near:
-            errors, middle = self._errors(row, model)
-            if errors:
-                common.add(1 / (CLOSE + distance * distance), middle)
-            if common.count == NEIGHBOURS:
-                break
+        if near.common is None:
+            near.common = self._common(near, model)
+        common, own = near.common, _Mean()
         for distance, row in near.with_instance(instance):
             errors, middle = self._errors(row, model)
             if instance in errors:
@@ -220,6 +217,17 @@ class Table:
         believed = own.weight / (own.weight + DOUBT)
         source: Source = "interpolated" if own.count else "model"
         return model_seconds * math.exp(common.value + believed * own.value), source
+
+    def _common(self, near: Near, model: RowModel) -> _Mean:
+        """The error that all instances share in the nearest rows."""
+        common = _Mean()
+        for distance, row in near:
+            errors, middle = self._errors(row, model)
+            if errors:
+                common.add(1 / (CLOSE + distance * distance), middle)
+            if common.count == NEIGHBOURS:
+                break
+        return common
 
     def neighbours(self, near: Sequence[tuple[float, Row]], model: RowModel) -> list[Neighbour]:
         """Statements of the nearest rows about a request that has ``near`` it, nearest first."""

@@ -1,5 +1,6 @@
 """Points of no file: the arrays agree with their plans, and the chosen ones."""
 
+import gc
 import random
 from collections import Counter
 from dataclasses import replace
@@ -28,6 +29,7 @@ from gemmgen.kernels.gemm.wgmma import space as wgmma_space
 from gemmgen.kernels.gemm.wgmma.point_model import TRAITS, point_model
 
 H200 = device("H200")
+OTHER_STRATEGIES = {"gemv", "mma_sync", "naive", "tiled"}
 PROBLEMS = (
     "192,2560,9216,nt,bf16",
     "40,3000,1100,nt,bf16",
@@ -103,6 +105,27 @@ def test_an_instance_takes_as_long_as_points_of_its_tile():
     narrow, wide = (listed[f"gemm/wgmma/bf16/128x{columns}"] for columns in (144, 168))
     assert (wide.spec.mainloop.tile.n, points[0].spec.mainloop.tile.n) == (168, 160)
     assert outlook.seconds(narrow) is None and (outlook.seconds(wide) or 1.0) > points[0].seconds
+
+
+@pytest.mark.parametrize(("rows", "whole", "looked_at"), [(1, True, {"gemv"}), (16, True, set()), (16, False, OTHER_STRATEGIES)])
+def test_points_that_copy_nothing_outrun_other_strategies(rows, whole, looked_at):
+    request = parse_problem(f"gemm:{rows},544,7056,nt,bf16").on(H200)
+    outlook = Outlook(request, fastest_points(request, H200, selection.MAX_EARLY), None, Near(), H200.architecture, whole)
+    strategies = {candidate.spec.mainloop.strategy for candidate in outlook.promising}
+    assert strategies & OTHER_STRATEGIES == looked_at
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_collections_of_garbage_wait_for_a_choice(collecting, monkeypatch):
+    seen = []
+    monkeypatch.setattr(selection, "_CHOICES", {})
+    monkeypatch.setattr(selection, "_chosen_before", lambda *given: seen.append(gc.isenabled()) or selection.choose_by(*given))
+    (gc.enable if collecting else gc.disable)()
+    try:
+        choose(parse_problem("gemm:392,1552,1552,nt,bf16"), H200)
+        assert (seen, gc.isenabled()) == ([False], collecting)
+    finally:
+        gc.enable()
 
 
 def test_every_number_of_columns_is_a_point():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from gemmgen.hardware.target import WARP_THREADS
@@ -233,6 +234,7 @@ class Staging:
         return (self.box_rows, self.columns) if self.column_major else (self.columns, BLOCK_ROWS)
 
 
+@lru_cache(maxsize=4096)
 def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int, column_major: bool = False, parts: int = 1) -> Staging | None:
     """Boxes as wide as 128 bytes allow, that divide the tile evenly, and no more buffers than wanted, whose number divides that of
     the boxes, so that every tile begins with the first; None where no width fits. ``column_major``: of C; ``parts``: of a
