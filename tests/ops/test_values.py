@@ -210,9 +210,38 @@ def test_filters_that_do_not_fit_are_refused() -> None:
         ops.conv2d(image(1, 16, 5, 5), np.ones((8, 16, 7, 7), np.float16))
 
 
+@pytest.mark.parametrize(("c", "k", "taps"), [(16, 0, 3), (0, 16, 3), (16, 16, 0)])
+def test_filters_without_elements_are_refused(c: int, k: int, taps: int) -> None:
+    x, w = np.zeros((2, 9, 9, c), np.float16).transpose(0, 3, 1, 2), np.zeros((k, c, taps, 3), np.float16)
+    with pytest.raises(LaunchError, match="the filter has shape"):
+        ops.conv2d(x, w)
+
+
+@pytest.mark.parametrize("name", ["stride", "padding", "dilation"])
+def test_steps_beyond_those_of_kernels_are_refused(name: str) -> None:
+    x, w = np.zeros((1, 9, 9, 16), np.float16).transpose(0, 3, 1, 2), np.zeros((16, 16, 1, 1), np.float16)
+    with pytest.raises(LaunchError, match=f"{name} is {2**40}, need at most {2**20}"):
+        ops.conv2d(x, w, **{name: 2**40})
+
+
+def test_more_channels_than_a_kernel_is_compiled_for() -> None:
+    c = 2**20 + 8
+    x = np.ones((1, 1, 1, c), np.float16).transpose(0, 3, 1, 2)
+    y = ops.conv2d(x, np.full((c, 1, 1, 1), 2, np.float16), groups=c)
+    assert y.shape == (1, c, 1, 1) and (y == 2).all()
+
+
+def test_a_correction_belongs_to_a_variance() -> None:
+    with pytest.raises(LaunchError, match="correction is 1, need 0: sum divides by no count"):
+        ops.reduce(np.ones(3, np.float32), "sum", correction=1)
+
+
+def test_bytes_for_a_sum_are_refused_by_their_name() -> None:
+    with pytest.raises(LaunchError, match="out has elements bool or uint8"):
+        ops.reduce(np.ones(3, np.float32), "sum", out=np.zeros((), np.uint8))
+
+
 # -- the processor
-
-
 def test_rows_have_the_same_bits_whatever_is_beside_them() -> None:
     a, b = (RNG.standard_normal(shape).astype(np.float32) for shape in ((80, 700), (700, 100)))
     whole = ops.matmul(a, b)

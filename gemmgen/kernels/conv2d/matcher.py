@@ -18,6 +18,7 @@ from gemmgen.kernels.conv2d.layouts import FILLED_ELEMENTS, NEIGHBOURS, even
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete, is_depthwise
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import (
+    MAX_STEP,
     AnyActivation,
     Conv2dSpec,
     Convolution,
@@ -192,6 +193,8 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         return "it takes one alpha for all output channels, and no zero point"
     if fixed["groups"] != "argument":
         parameters["groups"] = known["groups"]
+    if beyond := [name for name, value in parameters.items() if value != "argument" and value > MAX_STEP]:
+        return f"it is compiled for a {beyond[0]} of at most {MAX_STEP}"
     exact = request.output == "s32"
     changes |= {
         "convolution": Convolution(**parameters),

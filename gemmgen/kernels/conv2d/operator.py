@@ -11,7 +11,7 @@ from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import pair
 from gemmgen.kernels.conv2d.matcher import ACTIVATIONS, ALIGNMENT, CHANNELS, Conv2dRequest, complete_request
-from gemmgen.kernels.conv2d.spec import AnyActivation, Input, NoActivation
+from gemmgen.kernels.conv2d.spec import MAX_STEP, AnyActivation, Input, NoActivation
 from gemmgen.kernels.epilogue.activations import activations
 from gemmgen.kernels.epilogue.operations import Formula, FormulaOutput, Operation
 from gemmgen.kernels.requests import Interpretation, Layout, Result
@@ -30,6 +30,8 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if "w" in operands and operands["w"].type != filter_type:
         raise LaunchError(f"conv2d: the filter has elements {_word(operands['w'].type)}, need {_word(filter_type)}")
     k, c_group, r, s = options["filter_shape"]
+    if not all(options["filter_shape"]):
+        raise LaunchError(f"conv2d: the filter has shape {options['filter_shape']}, need a channel in, a channel out and a tap at least")
     groups = options.get("groups", 1)
     if channels_last:
         n, h, w, c = x.shape
@@ -38,7 +40,10 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         c = blocks * CHANNELS
     given = {"n": n, "c": c, "h": h, "w": w, "k": k, "r": r, "s": s, "groups": groups}
     for name in ("stride", "padding", "dilation"):
-        given[f"{name}_h"], given[f"{name}_w"] = pair("conv2d", name, options.get(name, 0 if name == "padding" else 1))
+        steps = pair("conv2d", name, options.get(name, 0 if name == "padding" else 1))
+        if max(steps) > MAX_STEP:
+            raise LaunchError(f"conv2d: {name} is {max(steps)}, need at most {MAX_STEP}")
+        given[f"{name}_h"], given[f"{name}_w"] = steps
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
         raise LaunchError(f"conv2d: groups is {groups!r}, need a positive integer")
     if c_group * groups != given["c"]:

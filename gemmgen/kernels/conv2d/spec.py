@@ -13,8 +13,10 @@ from gemmgen.kernels.family import LATER, KernelSpec, SpecModel
 from gemmgen.kernels.tiles.extents import Extent, Extents2, Extents3
 
 """A tile's extent in elements."""
-Positive = Literal["argument"] | Annotated[int, Field(ge=1, le=2**20, strict=True)]
-Padding = Literal["argument"] | Annotated[int, Field(ge=0, le=2**20, strict=True)]
+MAX_STEP = 2**20
+"""Largest stride, padding, dilation, filter extent and number of channels that a spec fixes."""
+Positive = Literal["argument"] | Annotated[int, Field(ge=1, le=MAX_STEP, strict=True)]
+Padding = Literal["argument"] | Annotated[int, Field(ge=0, le=MAX_STEP, strict=True)]
 Factor = Literal["argument", "one"]
 Element = Literal["s8", "u8", "s32", "f32", "f16", "bf16"]
 """Types of results."""

@@ -35,6 +35,8 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         raise LaunchError(f"reduce: x has elements {x.type}, need one of {', '.join(get_args(InputType))}")
     if options.get("correction", 0) not in (0, 1):
         raise LaunchError(f"reduce: correction is {options['correction']!r}, need 0 or 1")
+    if options.get("correction") and operation != "mean_variance":
+        raise LaunchError(f"reduce: correction is {options['correction']!r}, need 0: {operation} divides by no count")
     reduced = _axes(options.get("axis"), len(x.shape))
     if in_order(operation) and len(reduced) > 1 and reduced != tuple(range(len(x.shape))):
         raise LaunchError(f"reduce: {operation} takes one axis, or None for the index in the flattened array, got {options['axis']}")
@@ -139,7 +141,8 @@ def _check_type(operation: str, stored: str, kind: str | None) -> None:
     except pydantic.ValidationError:
         raise LaunchError(f"reduce: out has elements {kind}, which no reduction stores") from None
     if reasons:
-        raise LaunchError(f"reduce: out has elements {kind}, need {reasons[0].need}")
+        word = "bool or uint8" if kind == "bool" else kind  # calls see arrays of truth values as bytes
+        raise LaunchError(f"reduce: out has elements {word}, need {reasons[0].need}")
 
 
 def _check_out(name: str, out: Layout, shape: tuple[int, ...], kind: str) -> None:
