@@ -133,6 +133,7 @@ class Provenance:
         """Quotients in loops: another iteration in place of theirs would leave them as they are."""
         self._own_iterations = [iteration for iteration in self._known.finished if not self._is_uniform(iteration)]
         self._other: OtherThread | None = None
+        self._order: dict[int, int] = {}
         self._passed: dict[int, z3.ArithRef] = {}
         """Counts of barriers, kept so that their numbers are not given to others."""
 
@@ -664,10 +665,17 @@ class Provenance:
         parts = [(start, end) for start, end in parts if span is None or (start < span[1] and span[0] < end)]
         low, high = min(start for start, _ in parts), max(end for _, end in parts)
         outer = self.outer_term(address.outer)
-        key = (id(chosen), case.shift, case.at, load.get_id(), outer.get_id(), low, high, span is None, *self.key(premises))
+        finer = [
+            (members, self.known_of(access.barriers[level].z3))
+            for level, members in enumerate(self._lifter.members, start=1)
+            if members is not None
+        ]
+        later = tuple(self._place(site.access) > self._place(access) for group in groups for site in group.sites)
+        counts = [count.get_id() for _, count in finer]
+        key = (id(chosen), case.shift, case.at, load.get_id(), outer.get_id(), low, high, span is None, later, *counts, *self.key(premises))
         if key in self._alone:
             return
-        self.kept.append((chosen, load, outer, premises))
+        self.kept.append((chosen, load, outer, premises, finer))
         if case.at is not None and iteration is not None:
             load, outer = (z3.substitute(term, (iteration, z3.IntVal(case.at))) for term in (load, outer))
         mine = chosen.barriers
@@ -686,10 +694,51 @@ class Provenance:
             if group is chosen and chosen.iteration is not None:
                 same = other.term(chosen.iteration) == self.iteration_of(chosen.iteration, case)
             path = tuple(other.conditions(_common([site.access.path for site in group.sites])))
-            extra = (*premises, *other.facts, *path, overlap, when < load)
+            extra = (
+                *premises,
+                *other.facts,
+                *path,
+                overlap,
+                z3.Or(when < load, z3.And(when == load, self._just_before(access, case, group))),
+            )
             if not self.proves(extra, z3.Or(when < mine, as_condition(same))):
                 raise NotShown(BETWEEN)
         self._alone.add(key)
+
+    def _just_before(self, access: Access, case: Case, group: Stores) -> z3.BoolRef:
+        """Some store of a group may come before a load between the same barriers of the block.
+
+        It is one of the loading thread itself, earlier on its way, or one that a barrier of their team or warp orders before the load. All
+        others would be races.
+        """
+        assert self._other is not None
+        other, known, iteration = self._other, self._known, self.loop_of(access)
+
+        def there(term: z3.ExprRef) -> z3.ExprRef:
+            return term if case.at is None or iteration is None else z3.substitute(term, (iteration, z3.IntVal(case.at)))
+
+        earlier: list[Condition] = []
+        for site in group.sites:
+            follows = self._place(site.access) > self._place(access)
+            if site.iteration is not None and access.iterations and site.iteration.eq(access.iterations[0]):
+                theirs, mine = other.term(site.iteration), there(site.iteration)
+                earlier.append(theirs < mine if follows else theirs <= mine)
+            else:
+                earlier.append(not follows)
+        own = [value.term == other.term(value.term) for value in known.thread.values() if not isinstance(value.term, int)]
+        ways = [z3.And(*own, z3.Or(*map(as_condition, earlier)))]
+        for level, members in enumerate(self._lifter.members, start=1):
+            if members is not None:
+                load = there(self.known_of(access.barriers[level].z3))
+                counts = [other.term(self.known_of(site.access.barriers[level].z3)) for site in group.sites]
+                ways.append(z3.And(members == other.term(members), z3.Or(*[count < load for count in counts])))
+        return z3.Or(*ways)
+
+    def _place(self, access: Access) -> int:
+        """The place of an access among all, in the order of a thread's way through one iteration of each loop; -1 for others."""
+        if not self._order:
+            self._order.update({id(each): place for place, each in enumerate(self._known.lifted.accesses)})
+        return self._order.get(id(access), -1)
 
     # Sums ------------------------------------------------------------------------------------------------------------------------
 

@@ -285,6 +285,8 @@ def operand_value(known: Knowledge, operand: Operand, state: State) -> Value | N
         case Special(name):
             return _special(known, name)
         case Symbol(name, offset):
+            if name in known.contract.arrays:  # addresses are told apart by names
+                raise known.unliftable(f"{name} is a variable with the name of an array of the launch")
             here = known.here
             if here is not None and here.scope and (inner := known.function.find_variable(here.scope, name)) is not None and inner.scope:
                 raise known.unliftable(f"{name} is a variable of an inner scope")

@@ -57,6 +57,9 @@ def common_loads(known: Knowledge) -> frozenset[int]:
         address = access.address
         if address is None or address.base is None or access.instruction.guard is not None:
             continue
+        around = {known.loops[iteration.get_id()] for iteration in access.iterations}
+        if known.loops_in(address.term) - around:  # threads may have left such a loop in different iterations
+            continue
         if not any(known.depends_on_thread(each.term) for each in (address, *access.barriers)):
             indices.add(value.term.get_id())
     return frozenset(indices)

@@ -1,0 +1,68 @@
+"""Kernels of which a lemma of the prover once said too much: the property that does not hold is not proved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("z3")
+
+from tests.proof.test_readings import INDEX, Reading
+
+ROWS = {
+    "parameters": "const float* A, const float* x, float* y, int m, int k",
+    "arrays": ("A=in f32[m, k]", "x=in f32[k]", "y=out f32[m]"),
+    "grid": "ceil_div(m, 64)",
+    "expects": ("m <= 10000", "k <= 10000"),
+}
+LOOPS = ("n >= 64", "n <= 100000")
+
+
+def product(between: str) -> str:
+    """A product of a matrix with a vector, whose threads pass elements to themselves by shared memory."""
+    return (
+        "__shared__ volatile float a[64]; const int t = threadIdx.x, r = blockIdx.x * 64 + t; float s = 0;\n"
+        "for (int p = 0; p < k; ++p) { a[t] = r < m ? A[(size_t)r * k + p] : 0.f; __syncthreads();\n"
+        f"{between} s += a[t] * x[p]; __syncthreads(); }}\n"
+        "if (r < m) y[r] = s;"
+    )
+
+
+WRONG = {
+    "a thread replaces what it loads": Reading("coverage", product("a[t] = 5.f;"), **ROWS),
+    "a thread replaces it in later turns": Reading("coverage", product("if (p > 7) a[t] = 5.f;"), **ROWS),
+    "a lane replaces what another one loads": Reading("coverage", product("a[t ^ 1] = 5.f; __syncwarp();"), **ROWS),
+    "a variable with the name of a result": Reading(
+        "memory",
+        f"{INDEX} if (i < n) put(i);",
+        before="__device__ float y[16]; __device__ __forceinline__ void put(int i) { y[i] = 1; }",
+    ),
+    "a variable with the name of an input": Reading(
+        "memory",
+        f"{INDEX} if (i < n) y[i] = get(i);",
+        before="__device__ float x[16]; __device__ __forceinline__ float get(int i) { return x[i]; }",
+    ),
+    "a flag at a place that threads count alone": Reading(
+        "progress",
+        f"{INDEX} __shared__ volatile int s[64]; s[t] = t & 1; __syncthreads(); int j = 0;\n#pragma unroll 1\n"
+        "do { j++; } while (x[j] > t && j < 62); if (s[j]) __syncthreads(); if (i < n) y[i] = 1;",
+        expects=LOOPS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_lemma_overlooked_is_not_proved(name: str, tmp_path: Path) -> None:
+    assert WRONG[name].property not in WRONG[name].proof(tmp_path).proved
+
+
+RIGHT = {
+    "a thread loads what it stored": Reading("coverage", product(""), **ROWS),
+    "a thread replaces it after its load": Reading("coverage", product("").replace("* x[p];", "* x[p]; a[t] = 5.f;"), **ROWS),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_holds_is_still_proved(name: str, tmp_path: Path) -> None:
+    assert RIGHT[name].property in RIGHT[name].proof(tmp_path).proved
