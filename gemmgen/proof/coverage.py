@@ -144,7 +144,7 @@ def _scaled(lifter: Lifter) -> Iterator[tuple[z3.BoolRef, bool]]:
             one, other = instruction.operands[1:]
             if isinstance(one, Register) and one.name in registers and other in (Float(0, 32), Float(0, 64)):
                 condition = uniform_comparison(known, instruction)
-                for order, holds in (("eq", False), ("neu", True), ("ne", True)):
+                for order, holds in (("eq", False), ("neu", True)):  # ne does not hold for a NaN
                     if isinstance(condition, z3.BoolRef) and instruction.has(order):
                         yield condition, holds
 
@@ -699,8 +699,8 @@ class _Coverage:
                 case Fused(a, b, c):
                     operands: Sequence[Data] = (a, b, c)
                 case Applied(opcode, operands, compared):
-                    if opcode == "selp" and any(map(self._plain, operands)) and not any(self._has_sum(each, way) for each in compared):
-                        raise NotShown("a result is chosen from a sum and a value without one")
+                    if opcode == "selp" and any(map(self._plain, operands)) and not self._compares(operands, compared, way):
+                        raise NotShown("a result is chosen from a sum and a value without one, by another comparison than of the sum")
                 case Widened(part):
                     operands = [part]
                 case _:
@@ -715,12 +715,17 @@ class _Coverage:
                 raise NotShown("a result is made from no sum on some way")
             yield from inner
 
-    def _has_sum(self, data: Data, path: Path) -> bool:
-        """True for a value that is made from a sum of products."""
+    def _compares(self, operands: Sequence[Data], compared: Sequence[Data], path: Path) -> bool:
+        """True if the sum that some operands are made from is compared, and no other one."""
+        chosen, tested = self._made_from(operands, path), self._made_from(compared, path)
+        return bool(tested) and tested <= chosen
+
+    def _made_from(self, operands: Sequence[Data], path: Path) -> set[int]:
+        """Numbers of the sums that values are made from; none if one of the values is neither made from a sum nor without any."""
         try:
-            return any(True for _ in self._sums_in(data, path))
+            return {id(leaf) for each in operands if not self._plain(each) for _, _, leaf in self._sums_in(each, path)}
         except NotShown:
-            return False
+            return set()
 
     def _plain(self, data: Data) -> bool:
         """True for numbers, parameters, and elements of arrays other than the operands."""

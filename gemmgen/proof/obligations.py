@@ -24,6 +24,8 @@ from gemmgen.proof.terms import Node, mentions, node_of
 from gemmgen.proof.tickets import tickets
 from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, conjunction, conjuncts
 
+OPERATIONS = frozenset({"add", "and", "dec", "inc", "max", "min", "or", "xor"})
+"""Reductions of atomics."""
 PROPERTIES = ("memory", "races", "once", "progress")
 WARPGROUP_THREADS = 128
 MEANINGS: dict[str, str] = {
@@ -739,7 +741,7 @@ def _no_reduction(store: Access, atomics: Sequence[Access]) -> str:
     if store.instruction.has("exch") or store.instruction.has("cas"):
         return "several threads may replace one element"
     same_array = [each for each in atomics if each.base == store.base]
-    forms = {(each.instruction.modifiers[-2:], str(each.size)) for each in same_array}
+    forms = {(*sorted(OPERATIONS & {*each.instruction.modifiers}), *each.instruction.types, str(each.size)) for each in same_array}
     return "" if len(forms) == 1 else "its array is changed by atomics of several forms"
 
 

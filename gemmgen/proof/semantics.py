@@ -6,7 +6,7 @@ modelled gives a register of which nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +28,7 @@ from gemmgen.emulator.ptx.syntax import (
 )
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.contract import AXES
-from gemmgen.proof.data import DATA, UNKNOWN, Access, AccessKind, Chosen, Data, Packed, content, results
+from gemmgen.proof.data import DATA, UNKNOWN, Access, AccessKind, Applied, Chosen, Data, Packed, content, results
 from gemmgen.proof.enumeration import NotEnumerable, evaluate
 from gemmgen.proof.forms import PURE, WITHOUT_EFFECT
 from gemmgen.proof.knowledge import (
@@ -138,16 +138,22 @@ def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, 
         known.stored = tuple(stored.parts) if isinstance(stored, Packed) else (stored,)
     guard = path[-1] if instruction.guard is not None else None
     choice = None
-    compared: list[Data] = []
+    compared: Sequence[Data] = ()
     if instruction.opcode == "selp":
         chooser = negated_register(instruction.operands[3])[0]
         if chooser not in known.data_predicates:
             choice = _predicate(known, instruction.operands[3], state)
         else:
-            compared = _compared(known, chooser, state)
+            compared = _compared(chooser, state)
     _carry_out(known, instruction, block, path, state)
     targets = written(instruction)
-    if not targets or targets[0].type == "pred":
+    if not targets:
+        return
+    if targets[0].type == "pred":
+        inputs = [content(operand, data) for operand in instruction.operands[1:]]
+        alone = instruction.opcode == "setp" and len(targets) == 1 and len(inputs) == 2 and guard is None
+        for target in targets:
+            state[DATA + target.name] = Applied("setp", inputs) if alone else UNKNOWN
         return
     found = results(instruction, data, known.latest, choice, path, compared)
     first = instruction.operands[0]
@@ -159,13 +165,10 @@ def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, 
             state[DATA + register.name] = datum if guard is None else Chosen(guard, datum, old)
 
 
-def _compared(known: Knowledge, predicate: Register | None, state: State) -> list[Data]:
-    """The data that one comparison of floats, the only one that writes a predicate, compares; nothing if there are several."""
-    writers = [each for each in known.function.body if each.opcode == "setp" and predicate in written(each)]
-    if len(writers) != 1:
-        return []
-    found = [state.get(DATA + each.name) for each in writers[0].operands[1:] if isinstance(each, Register)]
-    return [each for each in found if each is not None and not isinstance(each, Value | bool | z3.BoolRef)]
+def _compared(predicate: Register | None, state: State) -> Sequence[Data]:
+    """The data that the comparison which gave a predicate its present content compared; nothing if it is not known."""
+    found = None if predicate is None else state.get(DATA + predicate.name)
+    return found.operands if isinstance(found, Applied) else ()
 
 
 def _carry_out(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:

@@ -29,7 +29,46 @@ def product(between: str) -> str:
     )
 
 
+MATRIX = {
+    "parameters": "const float* A, const float* B, float* C, int m, int n, int k, float alpha",
+    "arrays": ("A=in f32[m, k]", "B=in f32[k, n]", "C=inout f32[m, n]"),
+    "grid": "ceil_div(n, 64), m",
+    "expects": ("m <= 10000", "n <= 10000", "k <= 10000"),
+}
+
+
+def sums(result: str, before: str = "") -> str:
+    """Two sums of products, of which one element of C is made."""
+    return (
+        f"const int r = blockIdx.y, c = blockIdx.x * 64 + threadIdx.x; if (c >= n) return; float s = 0, u = 0; {before}\n"
+        "for (int p = 0; p < k; ++p) { const float a = A[(size_t)r * k + p];\n"
+        "s += a * B[(size_t)p * n + c]; u += a * B[(size_t)p * n]; }\n"
+        f"float o, d = C[(size_t)r * n + c]; {result} C[(size_t)r * n + c] = o;"
+    )
+
+
+def chosen(tested: str, exchanged: str = "") -> str:
+    """The sum where a number is positive, else 0. ``exchanged``: a statement on the register t that holds the tested number."""
+    return (
+        f'asm("{{.reg .pred p; .reg .f32 t; mov.f32 t, %1; setp.gt.f32 p, t, 0f00000000; {exchanged}'
+        f'selp.f32 %0, %2, 0f00000000, p;}}" : "=f"(o) : "f"({tested}), "f"(s));'
+    )
+
+
+NAN = 'int z; asm("{{.reg .pred p; setp.{}.f32 p, %1, 0f00000000; selp.s32 %0, 1, 0, p;}}" : "=r"(z) : "f"(alpha)); if (!z) k = 0;'
+HALVES = (
+    'asm volatile("red.global.{}.noftz.v4.f16 [%0], {{%1, %1, %1, %1}};" :: "l"(y), "h"((short)1));'
+    'asm volatile("red.global.{}.noftz.v4.f16 [%0], {{%1, %1, %1, %1}};" :: "l"(y), "h"((short)1));'
+)
+OF_HALVES = {"parameters": "unsigned short* y, int n", "arrays": ("y=inout f16[4] @16",), "architecture": "sm_90"}
+
 WRONG = {
+    "a sum is chosen by another sum": Reading("coverage", sums(chosen("u")), **MATRIX),
+    "a sum is chosen by what its register held before": Reading(
+        "coverage", sums(chosen("d", "mov.f32 t, %2;").replace("%2, 0f", "t, 0f")), **MATRIX
+    ),
+    "no sum where alpha is no number": Reading("coverage", sums("o = alpha * s;", NAN.format("ne")), **MATRIX),
+    "two operations on vectors of halves": Reading("once", HALVES.format("add", "min"), **OF_HALVES),
     "a thread replaces what it loads": Reading("coverage", product("a[t] = 5.f;"), **ROWS),
     "a thread replaces it in later turns": Reading("coverage", product("if (p > 7) a[t] = 5.f;"), **ROWS),
     "a lane replaces what another one loads": Reading("coverage", product("a[t ^ 1] = 5.f; __syncwarp();"), **ROWS),
@@ -58,6 +97,9 @@ def test_what_a_lemma_overlooked_is_not_proved(name: str, tmp_path: Path) -> Non
 
 
 RIGHT = {
+    "a sum is chosen where it is positive": Reading("coverage", sums(chosen("s")), **MATRIX),
+    "a sum where alpha is no number": Reading("coverage", sums("o = alpha * s;", NAN.format("neu")), **MATRIX),
+    "one operation on vectors of halves": Reading("once", HALVES.format("add", "add"), **OF_HALVES),
     "a thread loads what it stored": Reading("coverage", product(""), **ROWS),
     "a thread replaces it after its load": Reading("coverage", product("").replace("* x[p];", "* x[p]; a[t] = 5.f;"), **ROWS),
 }
