@@ -10,8 +10,8 @@ state that it can be in: the stage, the parity, the slots that are held, the pro
   use u + 1 needs this thread's own release of use u, so f <= u + 1. The parity tells u from u + 1: it never aliases. The same holds
   for ``empty``.
 - A slot is refilled after all warps released it, and a warp releases it after the products that read it are complete.
-- Filler and readers take the same decisions, with as many uses between two of them. A reader holds fewer than S slots when it waits, so
-  that the filler always has a slot that is released, and no wait is unmatched.
+- Filler and readers take the same decisions, with as many uses between two of them, and none of them is missing on any way. A reader
+  holds fewer than S slots when it waits, so that the filler always has a slot that is released, and no wait is unmatched.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class State:
     """The next use of the ring, modulo twice its slots."""
     uses: int = 0
     """Uses since the last decision that all roles took together."""
+    user: tuple[bool, ...] = ()
+    """The threads of the role when it last waited for a slot."""
     promised: int = -1
     """Bytes that the use that is being filled waits for; -1 between two uses."""
     filled: tuple[tuple[int, int], ...] = ()
@@ -201,6 +203,8 @@ class Ring:
         """Loads and stores of global memory by threads, by identity."""
         self.fillers: set[tuple[bool, ...]] = set()
         self.readers: set[tuple[bool, ...]] = set()
+        self.parties: set[frozenset[tuple[bool, ...]]] = set()
+        """The roles that used the ring between two decisions of all."""
         self.arrivals: dict[tuple[bool, ...], tuple[bool, ...]] = {}
         self.teams: dict[tuple[bool, ...], tuple[int, ...]] = {}
         self._numbers = {id(instruction): place for place, instruction in enumerate(function.body)}
@@ -337,6 +341,8 @@ class Ring:
             raise Unliftable(None, f"more than {MAX_USES} uses of the ring between two decisions that all roles take")
         if not complete:
             return states
+        if any(state.uses for state in ring):
+            self.parties.add(frozenset(state.user for state in ring))
         same = len({state.uses for state in ring}) <= 1
         self.found.note("progress", "uses between decisions", same, "the ring is not filled and read equally often between two decisions")
         if self.fragments is None:
@@ -408,12 +414,13 @@ class Ring:
             complete = state.promised < 0
             right = self._learned(self.empty, slot, address) and parity == phase ^ 1 and complete
             self._ring(instruction, right, "not the wait for the next slot to be empty")
-            return replace(state, fills=True, promised=0, filled=())
+            return replace(state, fills=True, promised=0, filled=(), user=role.threads)
         self.readers.add(role.threads)
         right = self._learned(self.full, slot, address) and parity == phase
         self._ring(instruction, right, "not the wait for the next slot to be full")
         self._ring(instruction, len(state.held) < slots, "all slots are held")
-        return replace(state, reads=True, held=(*state.held, (slot, False)), use=(state.use + 1) % (2 * slots), uses=state.uses + 1)
+        held, use = (*state.held, (slot, False)), (state.use + 1) % (2 * slots)
+        return replace(state, reads=True, held=held, use=use, uses=state.uses + 1, user=role.threads)
 
     def _ring(self, instruction: Instruction, holds: bool, reason: str) -> None:
         if not holds:
@@ -905,6 +912,9 @@ class Ring:
             raise Unliftable(None, "the barriers in shared memory are no single ring")
         if len(self.fillers) != 1 or not self.readers:
             raise Unliftable(None, "a ring that is not filled by one thread")
+        whole = all(party == self.fillers | self.readers for party in self.parties)
+        for name in ("races", "progress", "initialised"):
+            self.found.note(name, "parties", whole, "the ring may be used without its filler, or without some of its readers")
         self._counted(counts)
         self._disjoint(counts)
         self.enough_registers()
@@ -928,11 +938,11 @@ class Ring:
         touched: dict[object, np.ndarray] = {}
         written_by: dict[object, np.ndarray] = {}
         count = self.launch.threads
-        team_of: dict[int, object] = {}
-        for role, names in self.teams.items():
+        team_of: dict[int, tuple[tuple[int, int], ...]] = {}  # threads of one team meet in every role that has them
+        for place, (role, names) in enumerate(self.teams.items()):
             for thread, here in enumerate(role):
                 if here:
-                    team_of[thread] = names[thread]
+                    team_of[thread] = (*team_of.get(thread, ()), (place, names[thread]))
         for owners, stores in self._owners:
             for owner in np.unique(owners[owners >= 0]).tolist():
                 thread = owner if owner < count else (owner - count) * WARP_THREADS

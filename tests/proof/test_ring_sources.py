@@ -1,0 +1,121 @@
+"""Rings with a mistake in the source of the kernel: which threads use the ring, on which ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+pytest.importorskip("z3")
+
+import gemmgen
+from gemmgen.codegen.rendering import render
+from gemmgen.core.cache import Cache
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.proof.prover import prove_kernel
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS
+from gemmgen.toolchain.nvrtc import Binary, compile_source
+from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.runner import verify_case
+
+NAME = "gemm/wgmma/bf16/64x32"
+OVERRIDES = ("mainloop.stages=3", "mainloop.tile.k=64")
+SECONDS = 20.0
+ALL = {"memory", "races", "progress", "initialised", "once", "complete", "coverage"}
+
+FILLER = "        if (threadIdx.x == 0) {\n            for (; index"
+FILL = """
+    mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
+    mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
+    load_box_2d(shared + stage * kBytesA, map_a, full + kBarrierBytes * stage, 0, 0);
+    load_box_2d(shared + kStages * kBytesA + stage * kBytesB, map_b, full + kBarrierBytes * stage, 0, 0);
+    advance<kStages>(stage, phase);
+"""
+
+BEGIN = "    if (group < 0) {\n        // Producer"
+BEGIN_OF_SOME = f"    if (n <= 64) __syncthreads();\n    if (n > 64 && group < 0) return;\n{BEGIN}"
+WARPS = "        const int warp = thread / 32;\n"
+TWO_TEAMS = """
+    const unsigned scratch = shared + kBarriers + 64 + thread * 4;
+    asm volatile("st.shared.u32 [%0], %1;" :: "r"(scratch), "r"(7));
+    if (n > 64) {
+        if (warp < 2) {
+            #pragma unroll 1
+            for (int i = 0; i < 4; ++i) asm volatile("nanosleep.u32 7;");
+            asm volatile("bar.sync 4, 64;" ::: "memory");
+            unsigned other;
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(other) : "r"(scratch + 256));
+        } else {
+            asm volatile("bar.sync 5, 64;" ::: "memory");
+        }
+        return;
+    }
+"""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Texts of the kernel that are exchanged, the properties that do not hold then, and a size that shows it on the emulator."""
+
+    edits: tuple[tuple[str, str], ...]
+    properties: frozenset[str]
+    fault: str
+    size: tuple[int, int, int] = (64, 32, 640)
+
+
+MISTAKES = {
+    "the filler leaves for small n": Wrong(
+        ((FILLER, FILLER.replace("== 0)", "== 0 && n > 64)")),), frozenset({"progress", "complete"}), "deadlock"
+    ),
+    "a use that nobody reads": Wrong(
+        ((FILLER, FILLER.replace("            for", FILL + "            for")),), frozenset({"races", "coverage"}), "outlives", (64, 32, 64)
+    ),
+    "a use that nobody reads for small n": Wrong(
+        ((FILLER, FILLER.replace("            for", f"if (n <= 64) {{ {FILL} }}\n            for")),),
+        frozenset({"races", "coverage"}),
+        "outlives",
+        (64, 32, 64),
+    ),
+    "one team on one way and two on the other": Wrong(
+        (("kStages = 3;", "kStages = 2;"), (BEGIN, BEGIN_OF_SOME), (WARPS, WARPS + TWO_TEAMS)),
+        frozenset({"races", "initialised"}),
+        "shared memory race",
+        (128, 96, 640),
+    ),
+}
+
+
+def kernel(edits: tuple[tuple[str, str], ...]) -> tuple[KernelPlan, Binary]:
+    """A small kernel with three stages, with some texts exchanged."""
+    plan = gemmgen.plan(gemmgen.load_spec(shipped_specs()[NAME], list(OVERRIDES)))
+    assert isinstance(plan, KernelPlan)
+    text = render(plan).text
+    for old, new in edits:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return plan, compile_source(text, architecture=plan.architecture.name, options=COMPILE_OPTIONS, name="kernel.cu", cache=Cache())
+
+
+def fault_of(plan: KernelPlan, binary: Binary, size: tuple[int, int, int]) -> str:
+    """The first fault that the emulator finds."""
+    m, n, k = size
+    case = oracle_of(plan.spec.kind).cases(plan)[0]
+    case = replace(case, dimensions={**case.dimensions, "m": m, "n": n, "k": k, "lda": k, "ldb": k, "ldc": n}, offsets={}, seed=0)
+    return verify_case(plan, binary, EmulatorBackend(), case).failure or ""
+
+
+def test_the_kernel_without_a_mistake_is_proved() -> None:
+    plan, binary = kernel(())
+    assert set(prove_kernel(plan.sequence, plan.sequence.launches[0], binary.ptx, SECONDS).proved) == ALL
+    assert fault_of(plan, binary, (64, 32, 64)) == ""
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_the_source_is_not_proved(name: str) -> None:
+    wrong = MISTAKES[name]
+    plan, binary = kernel(wrong.edits)
+    proof = prove_kernel(plan.sequence, plan.sequence.launches[0], binary.ptx, SECONDS)
+    assert not wrong.properties & set(proof.proved)
+    assert wrong.fault in fault_of(plan, binary, wrong.size)
