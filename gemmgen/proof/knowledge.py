@@ -25,9 +25,9 @@ from gemmgen.proof.solver import STEPS_A_MILLISECOND, Solver
 from gemmgen.proof.terms import mentions, node_of
 from gemmgen.proof.values import UNBOUNDED, Condition, Term, Value, as_term, constant, negation
 
-BARRIERS, GROUPS = "%barriers", "%groups"
-"""Pseudo-registers: barriers of the whole block passed, and groups of asynchronous copies closed, so far."""
-TEAM_BARRIERS, WARP_BARRIERS = "%barriers of teams", "%barriers of warps"
+BARRIERS, GROUPS = "barriers passed", "groups closed"
+"""Pseudo-registers, with names that PTX does not allow: barriers of the whole block passed, groups of copies closed, so far."""
+TEAM_BARRIERS, WARP_BARRIERS = "barriers of teams passed", "barriers of warps passed"
 """Pseudo-registers: the same with the named barriers of the thread's team of warps; with those and the barriers of its warp."""
 LEVELS = (BARRIERS, TEAM_BARRIERS, WARP_BARRIERS)
 """Counters of barriers: each orders two threads if they share a block, a team or a warp, and counts those before it as well."""

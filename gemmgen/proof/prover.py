@@ -153,26 +153,28 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             inside = not verdicts["memory"].spaces & {"shared", "generic"}
             common = common_loads(lifter.known) if not _meets(verdicts["progress"]) else frozenset()
             with_loads = progress(lifter, common, ended) if common else verdicts["progress"]
-            verdicts["races"] = races(lifter, _meets(with_loads), inside)
-            if common and verdicts["races"].holds:
+            free = races(lifter, _meets(with_loads), inside)
+            if common and free.holds:
                 # By induction over barriers: up to one that threads miss there is no race, so that they load the same.
                 verdicts["progress"] = with_loads
             elif common:
                 verdicts["progress"] = progress(lifter, ended=ended)
-            ordered = all(verdicts[name].holds for name in ("races", "progress"))
+            ordered = free.holds and verdicts["progress"].holds
             verdicts["once"] = once(lifter, verdicts["memory"], ordered and verdicts["memory"].holds)
             if why := read_by_others(lifter, verdicts["once"]):
-                verdicts["races"].unproved.append(why)
-            verdicts["races"].unproved += begun_early(lifter)
+                free.unproved.append(why)
+            free.unproved += begun_early(lifter)
+            verdicts["races"] = free  # only now: the time may be used up before
             missing = Verdict("initialised", unproved=["races and progress must be proved first"])
-            verdicts["initialised"] = initialised(lifter) if ordered else missing
+            before = initialised(lifter) if ordered else missing
             if _shares(sequence):
                 ready = ordered and verdicts["memory"].holds
                 missing = Verdict("handover", unproved=["memory, races and progress must be proved first"])
                 verdicts["handover"] = handover(lifter, ended) if ready else missing
             if _shares(sequence) and ordered:
                 handed_over = verdicts["handover"].holds
-                verdicts["initialised"].unproved += never_stored(lifter, sequence, launch, module, handed_over=handed_over)
+                before.unproved += never_stored(lifter, sequence, launch, module, handed_over=handed_over)
+            verdicts["initialised"] = before
             ready = verdicts["progress"].holds
             missing = Verdict("complete", unproved=["progress must be proved first"])
             verdicts["complete"] = complete(lifter, ordered and verdicts["memory"].holds) if ready else missing

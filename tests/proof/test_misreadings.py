@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 pytest.importorskip("z3")
 
+from gemmgen.cli.proof_files import read_foreign
+from gemmgen.proof.prover import prove_sequence
+from gemmgen.proof.solver import OutOfTime
 from tests.proof.test_readings import INDEX, Reading
 
 ROWS = {
@@ -108,3 +112,47 @@ RIGHT = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_holds_is_still_proved(name: str, tmp_path: Path) -> None:
     assert RIGHT[name].property in RIGHT[name].proof(tmp_path).proved
+
+
+def test_races_are_not_proved_where_the_time_ends_before_results_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> NoReturn:
+        raise OutOfTime
+
+    kernel = Reading("races", f"{INDEX} if (i < n) y[i] = y[n - 1 - i];", arrays=("x=in f32[n]", "y=inout f32[n]"))
+    monkeypatch.setattr("gemmgen.proof.obligations.once", slow)
+    assert {"memory", "progress"} <= set(kernel.proof(tmp_path).proved)
+    assert "races" not in kernel.proof(tmp_path).proved
+
+
+SELF_NAMED = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 y, .param .u32 n)
+{ .reg .pred %p<3>; .reg .b32 %r<20>; .reg .b64 %rd<9>; .reg .b32 %barriers; .shared .align 4 .b8 s[256];
+ld.param.u64 %rd1, [y]; ld.param.u32 %r1, [n]; cvta.to.global.u64 %rd2, %rd1;
+mov.u32 %r2, %tid.x; mov.u32 %r3, %ctaid.x; shl.b32 %r4, %r3, 6; add.s32 %r5, %r4, %r2;
+mov.u32 %r6, s; shl.b32 %r7, %r2, 2; add.s32 %r8, %r6, %r7; st.shared.u32 [%r8], %r2;
+mov.u32 %barriers, 1; xor.b32 %r9, %r2, %barriers; shl.b32 %r9, %r9, 2; add.s32 %r10, %r6, %r9; ld.shared.u32 %r11, [%r10];
+setp.ge.s32 %p1, %r5, %r1; @%p1 bra END;
+mul.wide.s32 %rd3, %r5, 4; add.s64 %rd4, %rd2, %rd3; st.global.u32 [%rd4], %r11;
+END: ret; }
+"""
+
+
+def test_a_register_may_have_the_name_of_a_count_of_barriers(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.ptx"
+    file.write_text(SELF_NAMED)
+    kernel = read_foreign(
+        file,
+        entry_name="k",
+        architecture=None,
+        block=(64,),
+        grid="ceil_div(n, 64)",
+        arrays=["y=out s32[n]"],
+        expects=["n <= 100000"],
+        shared="0",
+        seconds=30,
+    )
+    proved = set(prove_sequence(kernel.sequence, kernel.code.ptx, 30)[0].proved)
+    assert "memory" in proved
+    assert not {"races", "initialised"} & proved
