@@ -195,7 +195,7 @@ class Contract:
         """Raises the lower bound of dimensions that no block exists without: of those that grids and preconditions name."""
         named = {name for formula in self.launch.grid for name in formula.names} | self._named
         solver = z3.Solver()
-        solver.set("timeout", 200)
+        solver.set("rlimit", 1_000_000)
         solver.add(*[fact for fact in self.facts if not node_of(fact).nonlinear])
         for name, value in self._values.items():
             if value.low or name not in named:
@@ -229,7 +229,7 @@ class Contract:
         """True if the grid has a block for every problem in which an array has elements."""
         for factor in (factor for factors in self.grid_factors for factor in factors):
             solver = z3.Solver()
-            solver.set("timeout", 2000)
+            solver.set("rlimit", 10_000_000)
             solver.add(*self._without_blocks, *[as_term(extent) >= 1 for extent in array.shape], factor < 1)
             if solver.check() != z3.unsat:
                 return False

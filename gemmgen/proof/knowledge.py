@@ -31,7 +31,7 @@ TEAM_BARRIERS, WARP_BARRIERS = "barriers of teams passed", "barriers of warps pa
 """Pseudo-registers: the same with the named barriers of the thread's team of warps; with those and the barriers of its warp."""
 LEVELS = (BARRIERS, TEAM_BARRIERS, WARP_BARRIERS)
 """Counters of barriers: each orders two threads if they share a block, a team or a warp, and counts those before it as well."""
-COUNTERS = frozenset({*LEVELS, GROUPS})
+COUNTERS = (*LEVELS, GROUPS)
 LEMMA_MILLISECONDS = 3000
 
 State: TypeAlias = dict[str, Value | Condition | Data]

@@ -76,7 +76,7 @@ def run_loop(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, p
     """Runs a loop; returns its ways out, in terms of the iteration in which it is left."""
     blocks = flow.loops[header]
     names = {register.name for block in blocks for instruction in flow.blocks[block] for register in written(instruction)}
-    names |= COUNTERS
+    names.update(COUNTERS)
     kept = {name: value for name, value in state.items() if name.removeprefix(DATA) not in names or isinstance(value, Value)}
     carried = {name: value for name, value in kept.items() if name in names and isinstance(value, Value)}
     counted = any(value.constant is not None for value in carried.values()) or any(isinstance(state.get(name), bool) for name in names)

@@ -19,7 +19,7 @@ FULL_MILLISECONDS = 5000
 STEPS_A_MILLISECOND = 5000
 """z3's own count of work, about as much as it does in a millisecond: limits that do not depend on the machine's load."""
 SLOWEST = 4
-"""Limits of time are this many times longer, so that they only matter where the count does not follow the time."""
+"""z3 also ends a question after so many times the kernel's time that is left, by the clock: only where its count does not follow the time."""
 
 
 class OutOfTime(Exception):
@@ -118,7 +118,7 @@ class Solver:
         began = time.process_time()
         solver = z3.SimpleSolver() if simple else z3.Solver()
         solver.set("rlimit", milliseconds * STEPS_A_MILLISECOND)
-        solver.set("timeout", max(1, min(milliseconds * SLOWEST, int(left * 1000 * SLOWEST))))
+        solver.set("timeout", max(1, int(left * 1000 * SLOWEST)))
         solver.add(*[condition.term for condition in conditions], z3.Not(goal.term))
         result = solver.check()
         self.queries += 1

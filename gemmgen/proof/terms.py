@@ -40,8 +40,11 @@ _CONSTANTS = (z3.Z3_OP_ANUM, z3.Z3_OP_TRUE, z3.Z3_OP_FALSE)
 
 
 def forget_terms() -> None:
-    """Drops the terms of earlier kernels."""
+    """Drops the terms of earlier kernels, and z3's context with them: z3 numbers terms one after the other and searches in this order,
+    so that a proof would depend on the kernels that were proved before it.
+    """
     _NODES.clear()
+    z3.z3._main_ctx = None
 
 
 def node_of(term: z3.ExprRef) -> Node:

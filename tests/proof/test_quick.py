@@ -13,15 +13,18 @@ from gemmgen.proof.terms import node_of  # noqa: E402
 if TYPE_CHECKING:
     from z3 import ArithRef, BoolRef
 
-SYMBOLS = [z3.Int(name) for name in "abcd"]
+
+def symbols() -> list["ArithRef"]:
+    """Four integers of z3's present context, which each proof replaces."""
+    return [z3.Int(name) for name in "abcd"]
 
 
 def term(source: random.Random) -> "ArithRef":
     """A sum of multiples of symbols, of their quotients, remainders and choices between them."""
     total = z3.IntVal(source.randrange(-9, 10))
     for _ in range(source.randrange(1, 4)):
-        part, by = source.choice(SYMBOLS), source.choice((2, 4, 8))
-        other = source.choice(SYMBOLS)
+        part, by = source.choice(symbols()), source.choice((2, 4, 8))
+        other = source.choice(symbols())
         part = source.choice((part, part, part / by, part % by, z3.If(part < other, part, z3.IntVal(by)), part * other))
         total = total + source.choice((-4, -1, 1, 1, 4, 8)) * part
     return total
@@ -30,7 +33,7 @@ def term(source: random.Random) -> "ArithRef":
 def condition(source: random.Random, depth: int = 2) -> "BoolRef":
     kind = source.randrange(12 if depth else 5)
     if kind < 5:
-        a, b = term(source), source.choice((z3.IntVal(source.randrange(20)), source.choice(SYMBOLS), term(source)))
+        a, b = term(source), source.choice((z3.IntVal(source.randrange(20)), source.choice(symbols()), term(source)))
         return (a < b, a <= b, a > b, a >= b, a == b)[kind]
     if kind == 5:
         return z3.Not(condition(source, depth - 1))
@@ -44,7 +47,7 @@ def condition(source: random.Random, depth: int = 2) -> "BoolRef":
 
 def weakened(source: random.Random, premise: "BoolRef") -> "BoolRef":
     """A goal that one premise may imply."""
-    a, b = term(source), source.choice(SYMBOLS)
+    a, b = term(source), source.choice(symbols())
     return z3.substitute(premise, (z3.IntVal(4), z3.IntVal(3))) if source.random() < 0.5 else z3.Or(premise, a < b)
 
 
@@ -52,7 +55,7 @@ def test_goals_that_follow_are_implied() -> None:
     """A goal without parts left is never false where its premises hold; each conclusion is checked by z3."""
     source, comparisons, proved = random.Random(7), Comparisons(), 0
     for _ in range(260):
-        premises = [bound for symbol in SYMBOLS[:3] for bound in (symbol >= source.choice((0, 1)), symbol < source.choice((8, 32, 100)))]
+        premises = [bound for symbol in symbols()[:3] for bound in (symbol >= source.choice((0, 1)), symbol < source.choice((8, 32, 100)))]
         premises += [condition(source) for _ in range(source.randrange(3))]
         base = source.choice(premises)
         a, b = base.arg(0), base.arg(1) if base.num_args() > 1 else base.arg(0)
@@ -69,7 +72,7 @@ def test_goals_that_follow_are_implied() -> None:
 
 
 def test_parts_that_are_left_imply_the_goal() -> None:
-    comparisons, (a, b, c, _) = Comparisons(), SYMBOLS
+    comparisons, (a, b, c, _) = Comparisons(), symbols()
     premises = [a >= 0, a < 32, b * 32 + a < c]
     goal = z3.And(a / 4 < 8, b * 32 + a + 1 <= c, b >= 0, (8 * b + 16) % 8 == 0)
     assert [part.term for part in comparisons.unproved([node_of(premise) for premise in premises], node_of(goal))] == [b >= 0]
@@ -89,7 +92,7 @@ def test_parts_that_are_left_imply_the_goal() -> None:
     ],
 )
 def test_goals_that_are_not_implied_are_left(goal: object) -> None:
-    a, b, c, _ = SYMBOLS
+    a, b, c, _ = symbols()
     premises = [node_of(premise) for premise in (a >= 0, a < 32, b >= 0, b * 32 + a < c)]
     assert callable(goal)
     assert Comparisons().unproved(premises, node_of(goal(a, b, c)))
@@ -99,7 +102,7 @@ def test_samples_are_counterexamples() -> None:
     """Values that refute a goal fulfil the premises and not the goal."""
     source, samples, refuted = random.Random(3), Samples(), 0
     for _ in range(100):
-        premises = [symbol >= 0 for symbol in SYMBOLS] + [condition(source, 1) for _ in range(2)]
+        premises = [symbol >= 0 for symbol in symbols()] + [condition(source, 1) for _ in range(2)]
         goal = condition(source, 1)
         nodes = [node_of(premise) for premise in premises]
         found = samples.refute(nodes, node_of(goal))
