@@ -19,7 +19,7 @@ FULL_MILLISECONDS = 5000
 STEPS_A_MILLISECOND = 5000
 """z3's own count of work, about as much as it does in a millisecond: limits that do not depend on the machine's load."""
 SLOWEST = 4
-"""z3 also ends a question after so many times the kernel's time that is left, by the clock: only where its count does not follow the time."""
+"""z3 also ends a question after so many times the kernel's remaining time, by the clock: only where its count does not follow the time."""
 
 
 class OutOfTime(Exception):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("z3")
+
+import z3
 
 import gemmgen
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.proof.prover import KernelProof, domain, prove_sequence
+from gemmgen.proof.terms import forget_terms
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import compile_source
 from tests.proof.kernels import SAMPLES, Sample
@@ -90,3 +97,32 @@ def test_launches_before_an_early_one_are_waited_for() -> None:
     assert early != ptx
     proved = [prove_sequence(plan.sequence, text, seconds=30.0)[0].proved for text in (ptx, early)]
     assert "races" in proved[0] and "races" not in proved[1]
+
+
+def test_terms_are_numbered_afresh_for_each_kernel() -> None:
+    """z3 searches in the order of these numbers, so that earlier kernels would change the outcome."""
+    forget_terms()
+    number = z3.Int("x").get_id()
+    kept = [z3.Int(f"x{each}") for each in range(100)]
+    forget_terms()
+    assert z3.Int("x").get_id() == number and len(kept) == 100
+
+
+def test_proofs_ask_the_same_in_every_process() -> None:
+    """Sets of texts have another order in another process."""
+    program = """
+import sys
+from gemmgen.proof.prover import prove_sequence
+from gemmgen.proof import terms
+from tests.proof.kernels import SAMPLES
+prove_sequence(SAMPLES["grid stride"].sequence, sys.stdin.read(), 60)
+print([node.term.sexpr() for node in terms._NODES.values()])
+"""
+    ptx = compile_source(SAMPLES["grid stride"].source, architecture="sm_80", options=[], name="sample.cu").ptx
+    asked = set()
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        asked.add(
+            subprocess.run([sys.executable, "-c", program], input=ptx, env=environment, capture_output=True, text=True, check=True).stdout
+        )
+    assert len(asked) == 1
