@@ -19,9 +19,12 @@ from gemmgen.hardware.target import architecture
 from gemmgen.kernels.epilogue.functions import (
     COARSE_GELU,
     COARSE_GELU_ERROR,
-    COARSE_GELU_SLOPE,
+    COARSE_GELU_LIMIT,
     COARSE_GELU_TANH,
     COARSE_GELU_TANH_ERROR,
+    COARSE_SILU,
+    COARSE_SILU_ERROR,
+    COARSE_SILU_SCALE,
     FUNCTIONS,
     GELU_POLYNOMIAL_ERROR,
     MACROS,
@@ -190,11 +193,19 @@ def test_the_polynomial_of_gelu_is_as_close_as_it_says() -> None:
 
 
 def test_the_polynomial_of_coarse_gelu_is_as_close_as_it_says() -> None:
-    y = np.linspace(0, math.sqrt(2 * 126 * math.log(2)), 3001)
-    t = 1 / (1 + float(np.float32(COARSE_GELU_SLOPE)) * y)
-    polynomial = np.polynomial.Polynomial([float(np.float32(one)) for one in COARSE_GELU])(t)
-    exact = np.array([float(mpmath.erfc(one / mpmath.sqrt(2)) * mpmath.exp(mpmath.mpf(one) ** 2 / 2) / 2) for one in y])
-    assert np.abs(polynomial / exact - 1).max() <= COARSE_GELU_ERROR
+    y = np.linspace(0, COARSE_GELU_LIMIT, 5001)
+    coefficients = [float(np.float32(one)) for one in COARSE_GELU]
+    power = np.exp2(np.polynomial.polynomial.polyval(y, coefficients))
+    exact = np.array([float(mpmath.erfc(mpmath.mpf(one) / mpmath.sqrt(2)) / 2) for one in y])
+    assert np.abs(power / exact - 1).max() <= COARSE_GELU_ERROR
+    beyond = np.concatenate([np.linspace(COARSE_GELU_LIMIT, 40, 2000), 10.0 ** np.linspace(1.6, 38, 500)])
+    assert (np.polynomial.polynomial.polyval(beyond, coefficients) < -126).all()
+
+
+def test_the_polynomial_of_coarse_silu_is_as_close_as_it_says() -> None:
+    power = np.linspace(0, 1, 100_001)
+    polynomial = np.polynomial.polynomial.polyval(power, [float(np.float32(one)) for one in COARSE_SILU])
+    assert np.abs(polynomial * (1 + power) - 1).max() <= COARSE_SILU_ERROR
 
 
 def test_the_polynomial_of_coarse_gelu_tanh_is_that_close() -> None:
@@ -207,11 +218,18 @@ def test_the_polynomial_of_coarse_gelu_tanh_is_that_close() -> None:
     assert numbers == [0.10294324, 2.3022082, *COARSE_GELU_TANH, 20.0, 0.0]
 
 
-def test_the_kernel_has_the_coefficients_that_are_tested() -> None:
+def coefficients_of(function: str) -> list[float]:
+    """The numbers in the text of an approximation."""
     text = (Path(__file__).parents[3] / "templates" / "device" / "quick_activations.cuh").read_text()
-    body = text.partition("float coarse_gelu(float x)")[2].partition("}")[0]
-    numbers = [float(one) for one in re.findall(r"(?<![-\w.])-?\d[\d.e-]*(?=f\b)", body)]
-    assert numbers == [20.0, COARSE_GELU_SLOPE, 1.0, *reversed(COARSE_GELU), -0.72134752, 0.0]
+    body = text.partition(f"float {function}(float x)")[2].partition("}")[0]
+    return [float(np.float32(one)) for one in re.findall(r"(?<![-\w.])-?\d[\d.e-]*(?=f\b)", body)]
+
+
+def test_kernels_have_the_coefficients_that_are_tested() -> None:
+    gelu = [*reversed(COARSE_GELU), 20.0, 0.0]
+    silu = [-1.44269504, 8.0, *reversed([one * COARSE_SILU_SCALE ** -(at + 1) for at, one in enumerate(COARSE_SILU)]), 100.0, 0.0]
+    for function, numbers in (("coarse_gelu", gelu), ("coarse_silu", silu)):
+        np.testing.assert_allclose(coefficients_of(function), numbers, rtol=2.0**-24)
 
 
 def test_every_function_of_one_argument_is_tested() -> None:
