@@ -69,7 +69,7 @@ _C_FORMS = (
 """Patterns of CUDA's text and the text in C."""
 _COMPUTED = frozenset({"f32", "f16", "bf16", "s8", "s32", "s64", "bool"})
 """Types that values of an epilogue may have or be rounded to."""
-_STORED = _COMPUTED | {"u8"}
+_STORED = _COMPUTED | {"u8", "f64"}
 """Types of arrays that an epilogue writes."""
 _READ = _STORED | {"e4m3", "e5m2"}
 
@@ -520,7 +520,7 @@ def _epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[R
         if any(access.operand.in_place for access in step.accesses):
             reasons.append(Reason("elementwise", f"epilogue.{index}", "in_place", "an operand apart from C"))
         if others:
-            reasons.append(Reason("elementwise", f"epilogue.{index}", others[0], "f32, f16, bf16, s8, u8, s32 or bool"))
+            reasons.append(Reason("elementwise", f"epilogue.{index}", others[0], "f32, f64, f16, bf16, s8, u8, s32 or bool"))
     return steps
 
 

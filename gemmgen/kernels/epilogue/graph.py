@@ -32,7 +32,7 @@ _STRICTNESS: tuple[Accuracy, ...] = ("bfloat16", "halves", "full")
 
 def accuracy_of(types: Set[str]) -> Accuracy:
     """The accuracy that results of these types can show."""
-    if types & {"f32", "s32"}:
+    if types & {"f32", "f64", "s32"}:
         return "full"
     return "bfloat16" if types <= {"bf16", "e4m3", "e5m2"} else "halves"
 

@@ -402,9 +402,9 @@ class Cast(Operation):
 
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
-StoredType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s32", "s64", "bool"]
+StoredType = Literal["f32", "f64", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s32", "s64", "bool"]
 """Types of arrays that formulas read and write, by their short names or those of NumPy and torch."""
-OutputType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s32", "bool"]
+OutputType = Literal["f32", "f64", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s32", "bool"]
 FormulaAxis = Literal["all", "memory", "row", "column", "group", "channel", "element"]
 Reduce = Literal["sum", "max", "min", "absmax", "sum_of_squares"]
 
@@ -462,8 +462,8 @@ class FormulaInput(SpecModel):
 
     @model_validator(mode="after")
     def _number(self) -> FormulaInput:
-        if self.per == "all" and self.type not in ("f32", "s32", "s64"):
-            raise FormulaError(f"a number of type {self.type}", "need f32, s32 or s64; per: memory takes any type")
+        if self.per == "all" and self.type not in ("f32", "f64", "s32", "s64"):
+            raise FormulaError(f"a number of type {self.type}", "need f32, f64, s32 or s64; per: memory takes any type")
         if self.type == "s64" and self.per not in ("all", "memory"):
             raise FormulaError(f"values of type s64 per {self.per}", "need a number: scalar or pointer")
         if self.in_place and self.per != "element":

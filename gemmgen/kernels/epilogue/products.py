@@ -53,7 +53,7 @@ class MatrixSpace(OutputSpace):
 
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
         if operand.per == "all":
-            return number_argument(operand, name, operand.stored or "f32")
+            return number_argument(operand, name, "s32" if operand.stored == "s32" else "f32")
         stored = self.output.type
         vectors: DataType = operand.stored or (stored if stored in ("f32", "f16", "bf16") else "f32")
         if operand.like_output:

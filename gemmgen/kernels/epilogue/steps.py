@@ -438,8 +438,11 @@ def _accesses(
 
 
 def number_argument(operand: Operand, name: str, kind: DataType, text: str | None = None) -> Access:
-    """An operand that is a single number, of the value's own type ``kind``; integers of 64 bits stay so beside any value."""
-    kind = "s64" if operand.stored == "s64" else kind
+    """An operand that is a single number, of the value's own type ``kind``, to which float64 numbers are rounded; integers of 64 bits stay
+    so beside any value."""
+    if operand.stored == "f64":
+        text = convert(text or name, "f64", kind)
+    kind = operand.stored if operand.stored in ("f64", "s64") else kind
     index = name.removeprefix(operand.name)
     meaning = operand.meaning.format(Z=f"Z{index}")
     default = operand.default if kind in FLOATS or operand.default is None else int(operand.default)

@@ -13,7 +13,7 @@ class Space:
 
     axes: tuple[str, ...]
     """Along which axes the inputs may differ."""
-    types: tuple[str, ...] = ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8")
+    types: tuple[str, ...] = ("f32", "f64", "f16", "bf16", "e4m3", "e5m2", "s8", "u8")
     """Types of the inputs that lie in arrays."""
     coordinates: bool = False
     stored: bool = True
@@ -52,7 +52,7 @@ def drawn(rng: Random, space: Space) -> dict[str, Any] | list[dict[str, Any]]:
     inputs: dict[str, Any] = {}
     for number in range(rng.randint(1, 3)):
         per = rng.choice(space.axes)
-        inputs[f"given{number}"] = {"per": per, "type": "f32" if per in ("all", "memory") else rng.choice(space.types)}
+        inputs[f"given{number}"] = {"per": per, "type": rng.choice(("f32", "f32", "f64") if per in ("all", "memory") else space.types)}
     known = ["acc", *inputs]
     let: dict[str, str] = {}
     unused = [*inputs]
@@ -71,7 +71,7 @@ def drawn(rng: Random, space: Space) -> dict[str, Any] | list[dict[str, Any]]:
         masks = ("row >= column", "(row // 3 + column) % 5 > 1", "(row - 2 * column) % 7 < 4")
         result = rng.choice((result, f"{result} if {rng.choice(masks)} else 0"))
     if space.stored and rng.random() < 0.7:
-        outputs["saved"] = {"value": rng.choice(list(let)), "type": rng.choice(["f32", "f16", "bf16"])}
+        outputs["saved"] = {"value": rng.choice(list(let)), "type": rng.choice(["f32", "f64", "f16", "bf16"])}
     if space.stored and rng.random() < 0.5:
         outputs["positive"] = {"value": f"{rng.choice(list(let))} > 0", "type": "bool"}
     if space.extrema and rng.random() < 0.7:
