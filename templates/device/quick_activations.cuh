@@ -59,8 +59,8 @@ __device__ __forceinline__ float quick_silu(float x)
 }
 
 // The same function for bfloat16 and narrower: max(x, 0) - |x| / (1 + e^|x|), with a polynomial of e^-|x| in place of the
-// reciprocal. The power is 2^8 times as large, so that it does not become 0 where the result is a normal number.
-__device__ __forceinline__ float coarse_silu(float x)
+// reciprocal, where nothing runs beside it. The power is 2^8 times as large, so that it does not become 0 where the result is a normal number.
+__device__ __forceinline__ float single_silu(float x)
 {
     const float power = flushed_power(fmaf(-1.44269504f, fabsf(x), 8.0f));
     float tail = fmaf(power, 1.4591833e-13f, -1.284001e-10f);
@@ -84,9 +84,22 @@ __device__ __forceinline__ float quick_gelu(float x)
     return fmaf(-size * t * power, tail, fmaf(0.5f, x, 0.5f * fabsf(x)));
 }
 
-// The same function for bfloat16 and narrower, with one approximate instruction: a polynomial of |x| is the logarithm to
-// base 2 of erfc(|x| / sqrt(2)) / 2. It is NaN at minus infinity, as the exact form. Below x = -12.9 it may be 0.
+// The same function for bfloat16 and narrower, by a shorter polynomial, with a constant term in place of the factor t:
+// multiply-adds keep the tensor cores waiting, and approximate instructions do not. It is NaN at minus infinity, as the
+// exact form. Beyond |x| = 13.2 the second term is 0.
 __device__ __forceinline__ float coarse_gelu(float x)
+{
+    const float bounded = fminf(x, 20.0f);
+    const float t = approximate_reciprocal(fmaf(0.35700923f, fabsf(bounded), 1.0f));
+    float tail = fmaf(t, 0.28570315f, 0.053823389f);
+    tail = fmaf(t, tail, 0.16228047f);
+    tail = fmaf(t, tail, -0.0015527548f);
+    return fmaf(-fabsf(bounded), tail * flushed_power(-0.72134752f * x * x), fmaxf(x, 0.0f));
+}
+
+// The same function with one approximate instruction, where nothing runs beside it: a polynomial of |x| is the logarithm to
+// base 2 of erfc(|x| / sqrt(2)) / 2. It is NaN at minus infinity, as the exact form. Below x = -12.9 it may be 0.
+__device__ __forceinline__ float single_gelu(float x)
 {
     float exponent = fmaf(fabsf(x), -3.1948125e-07f, 1.7816788e-05f);
     exponent = fmaf(fabsf(x), exponent, -0.00041845438f);

@@ -38,20 +38,25 @@ TANH_ERROR = 2.0**-10.987
 GELU_POLYNOMIAL_ERROR = 4.0e-5
 """Relative error of the polynomial in ``quick_gelu``; a test measures it."""
 MIN_NORMAL = 2.0**-126
-COARSE_GELU = (-1.0007819, -1.1429328, -0.4729459, -0.044406723, 0.005455837, -0.00041845438, 1.7816788e-05, -3.1948125e-07)
-"""Coefficients of the polynomial in ``coarse_gelu``: of y = |x|, lowest power first, it is log2(erfc(y / sqrt(2)) / 2)."""
-COARSE_GELU_LIMIT = 13.2
+COARSE_GELU = (-0.0015527548, 0.16228047, 0.053823389, 0.28570315)
+"""Coefficients of the polynomial in ``coarse_gelu``: of t = 1 / (1 + ``COARSE_GELU_SLOPE`` y), it is erfc(y / sqrt(2)) e^(y^2 / 2) / 2."""
+COARSE_GELU_SLOPE = 0.35700923
+COARSE_GELU_ERROR = 5.2e-4
+"""Relative error of this polynomial where e^(-y^2 / 2) is not below 2^-126; a test measures it."""
+SINGLE_GELU = (-1.0007819, -1.1429328, -0.4729459, -0.044406723, 0.005455837, -0.00041845438, 1.7816788e-05, -3.1948125e-07)
+"""Coefficients of the polynomial in ``single_gelu``: of y = |x|, lowest power first, it is log2(erfc(y / sqrt(2)) / 2)."""
+SINGLE_GELU_LIMIT = 13.2
 """Largest y that the polynomial is made for; beyond, it is below -126, so that its power of 2 is 0."""
-COARSE_GELU_ERROR = 5.5e-4
+SINGLE_GELU_ERROR = 5.5e-4
 """Relative error of 2 to the power of this polynomial up to the limit; a test measures it."""
 
 
-COARSE_SILU = (1.0, -0.98880315, 0.88001579, -0.55147421, 0.1604389)
-"""Coefficients of the polynomial in ``coarse_silu``, of p from 0 to 1, lowest power first: it is 1 / (1 + p)."""
-COARSE_SILU_ERROR = 3.6e-4
+SINGLE_SILU = (1.0, -0.98880315, 0.88001579, -0.55147421, 0.1604389)
+"""Coefficients of the polynomial in ``single_silu``, of p from 0 to 1, lowest power first: it is 1 / (1 + p)."""
+SINGLE_SILU_ERROR = 3.6e-4
 """Relative error of this polynomial; a test measures it."""
-COARSE_SILU_SCALE = 2.0**8
-"""The factor of p in ``coarse_silu``."""
+SINGLE_SILU_SCALE = 2.0**8
+"""The factor of p in ``single_silu``."""
 
 
 COARSE_GELU_TANH = (0.15224489, -0.53285746, 0.86589361, -0.98483504, 0.99970266)
@@ -100,6 +105,8 @@ class Function:
     """The form on approximate instructions, for results of 16 bits or fewer."""
     coarse: Approximation | None = None
     """The form for results of bfloat16 and narrower, if it differs from ``quick``."""
+    in_turn: Approximation | None = None
+    """The form for the same results beside another group that multiplies, if it differs from ``coarse``: with fewer multiply-adds."""
     repeats: bool = False
     """True if the text has an argument twice."""
     approximate: bool = False
@@ -439,20 +446,20 @@ def _gelu_polynomial_error(polynomial: float) -> Callable[[Any], Any]:
     return error
 
 
-def _coarse_gelu_error(reach: Any) -> Any:
-    """Relative error of ``coarse_gelu``. Each term of the polynomial passes through at most eight roundings, and its coefficient has one;
+def _single_gelu_error(reach: Any) -> Any:
+    """Relative error of ``single_gelu``. Each term of the polynomial passes through at most eight roundings, and its coefficient has one;
     an error of the exponent counts ln 2 times. A multiply-add follows."""
     np = _np()
-    sizes = np.polynomial.polynomial.polyval(np.minimum(reach, COARSE_GELU_LIMIT), np.abs(COARSE_GELU))
-    return COARSE_GELU_ERROR + EX2_ERROR + (9.1 * math.log(2) * sizes + 2) * _U
+    sizes = np.polynomial.polynomial.polyval(np.minimum(reach, SINGLE_GELU_LIMIT), np.abs(SINGLE_GELU))
+    return SINGLE_GELU_ERROR + EX2_ERROR + (9.1 * math.log(2) * sizes + 2) * _U
 
 
-def _coarse_silu_error(reach: Any) -> Any:
-    """Relative error of ``coarse_silu``. The exponent, 8 - |x| / ln 2, has the roundings of 1 / ln 2, which is a quarter of a unit
+def _single_silu_error(reach: Any) -> Any:
+    """Relative error of ``single_silu``. The exponent, 8 - |x| / ln 2, has the roundings of 1 / ln 2, which is a quarter of a unit
     roundoff, and of the multiply-add; those of the polynomial, which is at least 1 / 2, and of two products follow. Beyond |x| = 100 the
     power is 0."""
     exponent = 1.25 * _np().minimum(reach, 100.0) + 8 * math.log(2)
-    return COARSE_SILU_ERROR + EX2_ERROR + (1.01 * exponent + 10.1 * sum(map(abs, COARSE_SILU)) + 3) * _U
+    return SINGLE_SILU_ERROR + EX2_ERROR + (1.01 * exponent + 10.1 * sum(map(abs, SINGLE_SILU)) + 3) * _U
 
 
 def _gelu_tanh_exponent(reach: Any) -> Any:
@@ -489,6 +496,12 @@ def _wrapped(sign: str) -> str:
     return _WRAPPED.replace("{sign}", sign)
 
 
+_QUICK_SILU = Approximation("quick_silu({0})", _smooth(_silu, 1.1, _scaled_power_error, SMALLEST, 0), 6)
+_QUICK_GELU_TANH = Approximation(
+    "quick_gelu_tanh({0})",
+    _smooth(_gelu_tanh, 1.13, lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + _scaled_power_error(0.0), SMALLEST, 0),
+    8,
+)
 _TABLE = (
     Function("add", 2, _add, "{0} + {1}", "add", ("1", "1"), 5, (5, 6), "number", integer=_wrapped("+")),
     Function("sub", 2, _sub, "{0} - {1}", "sub", ("1", "-1"), 5, (5, 6), "number", integer=_wrapped("-")),
@@ -539,23 +552,21 @@ _TABLE = (
              quick=Approximation("quick_sigmoid({0})", _smooth(_sigmoid, 0.25, _scaled_power_error, SMALLEST), 5)),
     Function("silu", 1, _smooth(_silu, 1.1, LIBRARY_ERROR + 3 * _U, SMALLEST, 0), "silu({0})", "silu",
              ("sigmoid(x) + f * (1 - sigmoid(x))",), takes="float32", approximate=True, special=2, cost=22, bound="4 ulp",
-             quick=Approximation("quick_silu({0})", _smooth(_silu, 1.1, _scaled_power_error, SMALLEST, 0), 6),
-             coarse=Approximation("coarse_silu({0})", _smooth(_silu, 1.1, _coarse_silu_error, MIN_NORMAL), 10, special=1)),
+             quick=_QUICK_SILU, in_turn=_QUICK_SILU,
+             coarse=Approximation("single_silu({0})", _smooth(_silu, 1.1, _single_silu_error, MIN_NORMAL), 10, special=1)),
     Function("gelu", 1, _smooth(_gelu, 1.13, lambda reach: 2.02 * _U * _gelu_condition(reach) + 12 * _U, SMALLEST, 0), "gelu({0})", "gelu",
              ("0.5 * erfc(-0.70710678 * x) + 0.39894228 * x * exp(-0.5 * x * x)",), takes="float32", approximate=True, special=2, cost=34,
              bound="(x^2 + 8) ulp",
              quick=Approximation("quick_gelu({0})", _smooth(_gelu, 1.13, _gelu_polynomial_error(GELU_POLYNOMIAL_ERROR), MIN_NORMAL), 15),
-             coarse=Approximation("coarse_gelu({0})", _smooth(_gelu, 1.13, _coarse_gelu_error, 16 * MIN_NORMAL), 11, special=1)),
+             coarse=Approximation("single_gelu({0})", _smooth(_gelu, 1.13, _single_gelu_error, 16 * MIN_NORMAL), 11, special=1),
+             in_turn=Approximation("coarse_gelu({0})", _smooth(_gelu, 1.13, _gelu_polynomial_error(COARSE_GELU_ERROR), MIN_NORMAL), 12)),
     Function("gelu_tanh", 1,
              _smooth(_gelu_tanh, 1.13, lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + LIBRARY_ERROR + 4 * _U, SMALLEST, 0),
              "gelu_tanh({0})", "gelu_tanh",
              ("sigmoid(1.59576912 * (x + 0.044715 * x * x * x))"
               " + f * (1 - sigmoid(1.59576912 * (x + 0.044715 * x * x * x))) * (1.59576912 + 0.21406859 * x * x)",),
              takes="float32", approximate=True, special=2, cost=26, bound="(4 |w| + 5) ulp, w = 1.6 x + 0.071 x^3",
-             quick=Approximation(
-                 "quick_gelu_tanh({0})", _smooth(
-                     _gelu_tanh, 1.13, lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + _scaled_power_error(0.0), SMALLEST, 0),
-                 8),
+             quick=_QUICK_GELU_TANH, in_turn=_QUICK_GELU_TANH,
              coarse=Approximation(
                  "coarse_gelu_tanh({0})", _smooth(
                      _gelu_tanh, 1.13,

@@ -23,18 +23,20 @@ CALL_LEVEL = 8
 MAX_NODES = 2000
 """Limit of nodes of one expression, with abbreviating functions expanded."""
 
-Accuracy = Literal["full", "halves", "bfloat16"]
+Accuracy = Literal["full", "halves", "bfloat16", "in_turn"]
 """Accuracy that functions are computed with. ``full``: of float32; ``halves``: enough for a float16 and all narrower types;
-``bfloat16``: enough for a bfloat16 and 8-bit types."""
+``bfloat16``: enough for a bfloat16 and 8-bit types; ``in_turn``: the same, beside another group that multiplies."""
 
-_STRICTNESS: tuple[Accuracy, ...] = ("bfloat16", "halves", "full")
+_STRICTNESS: tuple[Accuracy, ...] = ("in_turn", "bfloat16", "halves", "full")
 
 
-def accuracy_of(types: Set[str]) -> Accuracy:
-    """The accuracy that results of these types can show."""
+def accuracy_of(types: Set[str], in_turn: bool = False) -> Accuracy:
+    """The accuracy that results of these types can show; ``in_turn``: beside another group that multiplies."""
     if types & {"f32", "f64", "s32"}:
         return "full"
-    return "bfloat16" if types <= {"bf16", "e4m3", "e5m2"} else "halves"
+    if types <= {"bf16", "e4m3", "e5m2"}:
+        return "in_turn" if in_turn else "bfloat16"
+    return "halves"
 
 
 def strictest(first: Accuracy, second: Accuracy) -> Accuracy:
@@ -56,6 +58,11 @@ class Typed:
     number: float | None = None
     cast: DataType | None = None
     """The type that the argument is rounded to; the node's own type holds it."""
+    size: int = field(init=False, compare=False)
+    """Nodes of the tree."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", 1 + sum(argument.size for argument in self.arguments))
 
     def walk(self) -> list[Typed]:
         """The node and all nodes below it."""
@@ -71,7 +78,9 @@ class Typed:
         function = self.function
         if function is None or accuracy == "full" or self.kind != "f32":
             return None
-        return function.coarse or function.quick if accuracy == "bfloat16" else function.quick
+        if accuracy == "in_turn" and function.in_turn is not None:
+            return function.in_turn
+        return function.quick if accuracy == "halves" else function.coarse or function.quick
 
 
 @dataclass
@@ -88,7 +97,7 @@ class _Typer:
         """The node with types; ``wanted``: the type of numbers."""
         self.count += 1
         if self.count > MAX_NODES:
-            raise FormulaError("a long expression", f"need at most {MAX_NODES} parts; name some under let", repr(self.text[:40]))
+            raise self.too_long()
         if node.number is not None:
             return self.literal(node, wanted or self.default)
         if node.name:
@@ -128,7 +137,13 @@ class _Typer:
         parameters, body = macro
         self.arity(node, len(parameters))
         given = self.alike(node, wanted, bound)
-        return self.typed(body, given[0].kind, dict(zip(parameters, given, strict=True)))
+        written_out = self.typed(body, given[0].kind, dict(zip(parameters, given, strict=True)))
+        if written_out.size > MAX_NODES:
+            raise self.too_long()
+        return written_out
+
+    def too_long(self) -> FormulaError:
+        return FormulaError("a long expression", f"need at most {MAX_NODES} parts; name some under let", repr(self.text[:40]))
 
     def cast(self, node: Node, bound: Mapping[str, Typed]) -> Typed:
         self.arity(node, 1)

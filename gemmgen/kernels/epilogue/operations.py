@@ -704,6 +704,8 @@ def operations_from(fields: object) -> Any:
     if isinstance(fields, Mapping):
         if "op" not in fields:
             require_fields(fields, ("inputs", "let", "outputs", "value"))
+            if not fields:
+                raise FormulaError("an empty formula", "need value or outputs; a list of no operations is []")
         return (known_fields(fields) if "op" in fields else {"op": "formula", **fields},)
     if isinstance(fields, str):
         raise FormulaError(repr(fields[:40]), "need a list of operations, or the fields of a formula: {value: relu(acc)} for example")

@@ -335,8 +335,8 @@ def _accuracies(operations: Sequence[Operation], result: Accuracy, by_output: bo
     for operation in reversed(operations):
         needs: dict[str, Accuracy] = {VALUE: result}
         if by_output:
-            needs |= {name: accuracy_of({one.type}) for name, one in operation.extra_outputs.items()}
-        before: Accuracy = "bfloat16"
+            needs |= {name: accuracy_of({one.type}, result == "in_turn") for name, one in operation.extra_outputs.items()}
+        before: Accuracy = "in_turn"
         assigned: dict[str, Accuracy] = {}
         for assignment in reversed(operation.assignments):
             own = needs.get(assignment.target, result)

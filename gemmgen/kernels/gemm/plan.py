@@ -630,15 +630,12 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
 
 
 def epilogue_accuracy(spec: GemmSpec) -> Accuracy:
-    """Accuracy that C's functions are computed with: that of its type, unless the spec asks for more. Beside a group that multiplies, GELU
-    (tanh) has the form with fewer multiply-adds: on an H200, the other took 0.5 to 4% more time in four products in ping-pong, and 0.3 to
-    3% less in five whose groups finish a tile together."""
+    """Accuracy that C's functions are computed with: that of its type, unless the spec asks for more. Beside a group that multiplies,
+    functions have the form with fewer multiply-adds: on an H200, the other took 0.5 to 4% more time in products in ping-pong, and 0.3 to
+    3% less in those whose groups finish a tile together."""
     if spec.accuracy != "result":
         return spec.accuracy
-    accuracy = accuracy_of({spec.storage.c})
-    in_turn = accuracy == "bfloat16" and getattr(spec.mainloop, "schedule", "") == "ping_pong"
-    calls = in_turn and any(getattr(one, "form", "") == "tanh" or "gelu_tanh(" in one.model_dump_json() for one in spec.epilogue)
-    return "halves" if calls else accuracy
+    return accuracy_of({spec.storage.c}, getattr(spec.mainloop, "schedule", "") == "ping_pong")
 
 
 class Outline:

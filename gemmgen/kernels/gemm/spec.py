@@ -541,10 +541,10 @@ class GemmSpec(KernelSpec):
     and ``acc2``, and C combines both. Needs alpha: one, beta: zero and all of k in one block."""
     epilogue: Operations = ()
     """Operations on each element before it is stored, in this order; or the fields of one formula (``docs/epilogues.md``)."""
-    accuracy: Annotated[Literal["result", "full", "halves", "bfloat16"], LATER] = "result"
+    accuracy: Annotated[Literal["result", "full", "halves", "bfloat16", "in_turn"], LATER] = "result"
     """Accuracy of the epilogue's functions. ``result``: as much as the type of the output shows that needs them, so that outputs of 16
     bits or fewer come from approximate instructions, within a derived bound; ``full``: that of float32; ``halves``, ``bfloat16``: enough
-    for such results, for results of any type."""
+    for such results, for results of any type; ``in_turn``: as bfloat16, with few multiply-adds beside another group that multiplies."""
     amax: Annotated[Literal["none", "stored", "unscaled"], LATER] = "none"
     """Raises ``amax``, a float32 in the device's memory, to the largest absolute value of the results before they are rounded to C's type;
     NaN counts as larger than all. ``unscaled``: before the factor that ends the epilogue. Needs tensor cores."""

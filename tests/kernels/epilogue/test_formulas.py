@@ -691,6 +691,8 @@ def test_batches_have_matrices_of_their_own() -> None:
         ({"value": "acc * seed", "inputs": {"seed": {"scalar": "s64"}}}, "mul of float32 and int64"),
         ({"value": "+".join(["acc"] * 300)}, "need at most"),
         ({"value": "(" * 300 + "acc" + ")" * 300}, "brackets inside each other"),
+        ({"value": "mish(" * 30 + "acc" + ")" * 30}, "a long expression"),
+        ({}, "an empty formula"),
         ({"value": "acc * 1e39"}, "the largest float32"),
     ],
 )

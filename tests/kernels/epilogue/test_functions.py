@@ -19,15 +19,18 @@ from gemmgen.hardware.target import architecture
 from gemmgen.kernels.epilogue.functions import (
     COARSE_GELU,
     COARSE_GELU_ERROR,
-    COARSE_GELU_LIMIT,
+    COARSE_GELU_SLOPE,
     COARSE_GELU_TANH,
     COARSE_GELU_TANH_ERROR,
-    COARSE_SILU,
-    COARSE_SILU_ERROR,
-    COARSE_SILU_SCALE,
     FUNCTIONS,
     GELU_POLYNOMIAL_ERROR,
     MACROS,
+    SINGLE_GELU,
+    SINGLE_GELU_ERROR,
+    SINGLE_GELU_LIMIT,
+    SINGLE_SILU,
+    SINGLE_SILU_ERROR,
+    SINGLE_SILU_SCALE,
 )
 from gemmgen.kernels.epilogue.graph import Accuracy, Writer, evaluate, typed
 from gemmgen.kernels.epilogue.numbers import Tracked
@@ -106,7 +109,7 @@ def test_the_reference_is_exact_to_float64(name: str) -> None:
         np.testing.assert_allclose(found[kept], exact[kept], rtol=2e-13)
 
 
-@pytest.mark.parametrize("accuracy", ["full", "halves", "bfloat16"])
+@pytest.mark.parametrize("accuracy", ["full", "halves", "bfloat16", "in_turn"])
 @pytest.mark.parametrize("name", EXACT)
 def test_a_kernel_is_within_the_bound(name: str, accuracy: Accuracy) -> None:
     if accuracy != "full" and typed(f"{name}(value)", {"value": "f32"}, "f32").approximation(accuracy) is None:
@@ -121,12 +124,12 @@ def test_a_kernel_is_within_the_bound(name: str, accuracy: Accuracy) -> None:
 @pytest.mark.parametrize("name", ["gelu", "silu", "gelu_tanh", "sigmoid", "tanh"])
 def test_approximations_err_less_than_the_rounding_of_results(name: str) -> None:
     values = np.linspace(-12, 12, 4001).astype(np.float32)
-    for accuracy, roundoff in (("halves", 2.0**-11), ("bfloat16", 2.0**-8)):
+    for accuracy, roundoff in (("halves", 2.0**-11), ("bfloat16", 2.0**-8), ("in_turn", 2.0**-8)):
         found = reference(f"{name}(value)", values, accuracy)  # type: ignore[arg-type]
         assert (found.bound <= roundoff * np.abs(found.value) + 2.0**-121).all()
 
 
-@pytest.mark.parametrize("accuracy", ["full", "bfloat16"])
+@pytest.mark.parametrize("accuracy", ["full", "bfloat16", "in_turn"])
 def test_tails_do_not_cancel(accuracy: Accuracy) -> None:
     values = np.array([-3.0, -5.0, -6.0, -9.0, -12.0], np.float32)
     exact = np.array([float(EXACT["gelu"](mpmath.mpf(float(value)))) for value in values])
@@ -135,7 +138,7 @@ def test_tails_do_not_cancel(accuracy: Accuracy) -> None:
     assert small == pytest.approx(-89.0 * np.exp(-89.0), rel=1e-4)
 
 
-@pytest.mark.parametrize("accuracy", ["full", "halves", "bfloat16"])
+@pytest.mark.parametrize("accuracy", ["full", "halves", "bfloat16", "in_turn"])
 @pytest.mark.parametrize("name", [*EXACT, "relu", "abs", "square", "neg"])
 def test_special_values_are_those_of_the_reference(name: str, accuracy: Accuracy) -> None:
     values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e30, -1e30], np.float32)
@@ -193,19 +196,27 @@ def test_the_polynomial_of_gelu_is_as_close_as_it_says() -> None:
 
 
 def test_the_polynomial_of_coarse_gelu_is_as_close_as_it_says() -> None:
-    y = np.linspace(0, COARSE_GELU_LIMIT, 5001)
-    coefficients = [float(np.float32(one)) for one in COARSE_GELU]
+    y = np.linspace(0, math.sqrt(2 * 126 * math.log(2)), 3001)
+    t = 1 / (1 + float(np.float32(COARSE_GELU_SLOPE)) * y)
+    polynomial = np.polynomial.Polynomial([float(np.float32(one)) for one in COARSE_GELU])(t)
+    exact = np.array([float(mpmath.erfc(one / mpmath.sqrt(2)) * mpmath.exp(mpmath.mpf(one) ** 2 / 2) / 2) for one in y])
+    assert np.abs(polynomial / exact - 1).max() <= COARSE_GELU_ERROR
+
+
+def test_the_polynomial_of_single_gelu_is_as_close_as_it_says() -> None:
+    y = np.linspace(0, SINGLE_GELU_LIMIT, 5001)
+    coefficients = [float(np.float32(one)) for one in SINGLE_GELU]
     power = np.exp2(np.polynomial.polynomial.polyval(y, coefficients))
     exact = np.array([float(mpmath.erfc(mpmath.mpf(one) / mpmath.sqrt(2)) / 2) for one in y])
-    assert np.abs(power / exact - 1).max() <= COARSE_GELU_ERROR
-    beyond = np.concatenate([np.linspace(COARSE_GELU_LIMIT, 40, 2000), 10.0 ** np.linspace(1.6, 38, 500)])
+    assert np.abs(power / exact - 1).max() <= SINGLE_GELU_ERROR
+    beyond = np.concatenate([np.linspace(SINGLE_GELU_LIMIT, 40, 2000), 10.0 ** np.linspace(1.6, 38, 500)])
     assert (np.polynomial.polynomial.polyval(beyond, coefficients) < -126).all()
 
 
-def test_the_polynomial_of_coarse_silu_is_as_close_as_it_says() -> None:
+def test_the_polynomial_of_single_silu_is_as_close_as_it_says() -> None:
     power = np.linspace(0, 1, 100_001)
-    polynomial = np.polynomial.polynomial.polyval(power, [float(np.float32(one)) for one in COARSE_SILU])
-    assert np.abs(polynomial * (1 + power) - 1).max() <= COARSE_SILU_ERROR
+    polynomial = np.polynomial.polynomial.polyval(power, [float(np.float32(one)) for one in SINGLE_SILU])
+    assert np.abs(polynomial * (1 + power) - 1).max() <= SINGLE_SILU_ERROR
 
 
 def test_the_polynomial_of_coarse_gelu_tanh_is_that_close() -> None:
@@ -226,9 +237,10 @@ def coefficients_of(function: str) -> list[float]:
 
 
 def test_kernels_have_the_coefficients_that_are_tested() -> None:
-    gelu = [*reversed(COARSE_GELU), 20.0, 0.0]
-    silu = [-1.44269504, 8.0, *reversed([one * COARSE_SILU_SCALE ** -(at + 1) for at, one in enumerate(COARSE_SILU)]), 100.0, 0.0]
-    for function, numbers in (("coarse_gelu", gelu), ("coarse_silu", silu)):
+    gelu = [*reversed(SINGLE_GELU), 20.0, 0.0]
+    coarse = [20.0, COARSE_GELU_SLOPE, 1.0, *reversed(COARSE_GELU), -0.72134752, 0.0]
+    silu = [-1.44269504, 8.0, *reversed([one * SINGLE_SILU_SCALE ** -(at + 1) for at, one in enumerate(SINGLE_SILU)]), 100.0, 0.0]
+    for function, numbers in (("single_gelu", gelu), ("coarse_gelu", coarse), ("single_silu", silu)):
         np.testing.assert_allclose(coefficients_of(function), numbers, rtol=2.0**-24)
 
 

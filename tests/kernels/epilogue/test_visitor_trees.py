@@ -172,5 +172,5 @@ def test_each_output_decides_the_accuracy_of_its_functions() -> None:
     assert {name: step.accuracies[name] for name in ("value", "argument", "widest", "narrow", "level", "z_")} == {
         "value": "bfloat16", "argument": "full", "widest": "full", "narrow": "halves", "level": "full", "z_": "full",
     }  # fmt: skip
-    assert all(text in step.code for text in ("coarse_gelu(", "tanhf(", "= level + silu(", "quick_sigmoid("))
+    assert all(text in step.code for text in ("single_gelu(", "tanhf(", "= level + silu(", "quick_sigmoid("))
     assert verified({**KINDS["wgmma"], "epilogue": formula}) == []

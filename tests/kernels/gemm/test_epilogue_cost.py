@@ -49,14 +49,23 @@ def test_functions_take_time(schedule: str) -> None:
     assert plain < silu < accurate < 1.5 * plain
 
 
-@pytest.mark.parametrize("epilogue", [[{"op": "gelu", "form": "tanh"}], {"value": "gelu_tanh(acc)"}])
-def test_only_groups_that_finish_together_save_special_functions(epilogue: Any) -> None:
+SINGLE: dict[str, tuple[Any, str]] = {
+    "GELU (tanh)": ([{"op": "gelu", "form": "tanh"}], "coarse_gelu_tanh"),
+    "GELU (tanh) in a formula": ({"value": "gelu_tanh(acc)"}, "coarse_gelu_tanh"),
+    "GELU": ([{"op": "gelu"}], "single_gelu"),
+    "SiLU": ({"let": {"z": "silu(acc)"}, "outputs": {"C": "z * acc", "kept": {"value": "z", "type": "bf16"}}}, "single_silu"),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_only_groups_that_finish_together_save_special_functions(name: str) -> None:
     """The form with fewer of them has more multiply-adds, for which the other group's tensor cores would wait."""
+    epilogue, function = SINGLE[name]
     for schedule, special in (("cooperative", 1), ("ping_pong", 2)):
         mainloop = {"strategy": "wgmma", "tile": {"m": 128, "n": 128, "k": 64}, "stages": 4, "consumers": 2, "schedule": schedule}
         plan: Any = gemmgen.plan({**WGMMA, "mainloop": mainloop, "epilogue": epilogue})
         assert sum(step.special for step in plan.epilogue) == special
-        assert ("coarse_gelu_tanh(" in render(plan).text) == (special == 1)
+        assert (f"{function}(" in render(plan).text) == (special == 1)
 
 
 TURNED: dict[str, Any] = {
