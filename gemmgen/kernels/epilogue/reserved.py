@@ -43,6 +43,8 @@ _OF_CUDA = re.compile(
     r"CU[a-z]\w*|cu[A-Z]\w*|static_assert|thread_local|throw|try|typeid|typename|virtual"
 )
 """Names of CUDA's, and words of C++ that are no types and no statements."""
+_MACROS = re.compile(r"[A-Z][A-Z0-9_]+|[LMP]_\w+|errno|stdin|stdout|stderr|linux|unix|sched_priority|math_errhandling")
+"""Macros of the C library's headers and of compilers: names in capitals, and some others."""
 
 _MARKS = re.compile(r"\{#.*?#\}|\{%.*?%\}|//[^\n]*", re.DOTALL)
 _VALUES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
@@ -72,5 +74,5 @@ def _templates(value: str) -> list[str]:
 def is_reserved(name: str) -> bool:
     """True if an operand of this name could be taken for a variable, function or type of a kernel."""
     return name in LOCAL | EXPORTED or (
-        name not in MEMBERS and any(pattern.fullmatch(name) for pattern in (_ARGUMENTS, _OF_CUDA, _taken()))
+        name not in MEMBERS and any(pattern.fullmatch(name) for pattern in (_ARGUMENTS, _OF_CUDA, _MACROS, _taken()))
     )

@@ -202,6 +202,14 @@ def test_operands_may_have_the_names_of_all_words_of_a_kernel(strategy: str) -> 
         )
 
 
+@pytest.mark.parametrize("loops", [{"strategy": "naive"}, {"strategy": "blocked", "micro_kernel": {"rows": 4, "columns": 16},
+                                                           "blocks": {"m": 32, "n": 64, "k": 32}, "threads": {"count": 2}}])  # fmt: skip
+def test_operands_may_have_the_names_of_macros_of_c(loops: dict[str, Any]) -> None:
+    names = ["NAN", "INFINITY", "HUGE_VAL", "INT_MAX", "EINVAL", "M_PI", "M_PIf", "P_tmpdir", "errno", "stdin", "sched_priority", "linux"]
+    formula = {"inputs": {name: {"per": "column"} for name in names}, "value": " + ".join(["acc", *names])}
+    assert verified({"kind": "cpu_gemm", "loops": loops, "epilogue": formula}) == []
+
+
 @pytest.mark.parametrize(("family", "name"), [("elementwise", "d0"), ("elementwise", "divisors"), ("elements", "outer"), ("elements", "X")])
 def test_outputs_may_have_names_of_extents_and_arrays(family: str, name: str) -> None:
     formula = {"outputs": {"value": "value", name: {"value": "value"}}}
