@@ -66,11 +66,19 @@ def read_problems(path: Path, kinds: Sequence[str]) -> list[Request]:
         lines = read_plain(path, MAX_BYTES).decode().splitlines()
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    texts = [stripped for line in lines if (stripped := line.partition("#")[0].strip())]
-    requests = {(request.kind, request.text): request for request in map(parse_problem, texts) if request.kind in kinds}
-    for request in requests.values():
-        if request.is_empty:
-            raise SpecError(f"{path}: {request.kind}:{request.text} has an empty result, so no kernel is launched")
+    requests: dict[tuple[str, str], Request] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        try:
+            request = parse_problem(text)
+        except SpecError as error:
+            raise SpecError(f"{path}, line {number}: {error}") from None
+        if request.kind in kinds:
+            requests[request.kind, request.text] = request
+            if request.is_empty:
+                raise SpecError(f"{path}, line {number}: {request.kind}:{request.text} has an empty result, so no kernel is launched")
     if not requests:
         raise SpecError(f"{path}: lists no problem of the kinds {', '.join(kinds)}; a line is for example gemm:512,512,512,nt")
     return list(requests.values())

@@ -184,7 +184,10 @@ def test_problems_come_from_a_file_with_comments(tmp_path):
     with pytest.raises(SpecError, match="lists no problem"):
         tuning.read_problems(path, ["gemm"])
     path.write_text("gemm:8,8,8\ngemm:0,8,8\n")
-    with pytest.raises(SpecError, match="gemm:0,8,8 has an empty result"):
+    with pytest.raises(SpecError, match=r"problems.txt, line 2: gemm:0,8,8 has an empty result"):
+        tuning.read_problems(path, ["gemm"])
+    path.write_text("gemm:8,8,8\n\ngemm:8,8,8,bf17  # no type\n")
+    with pytest.raises(SpecError, match=r"problems.txt, line 3: a GEMM problem has no option 'bf17'"):
         tuning.read_problems(path, ["gemm"])
 
 
