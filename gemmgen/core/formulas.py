@@ -79,15 +79,14 @@ def _names(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _compiled(text: str) -> tuple[CodeType, tuple[str, ...]]:
-    """The formula as Python code, and the names that it reads; its functions have names that no dimension has."""
-    tree = copy.deepcopy(_read(text))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            node.func.id = f"{node.func.id}()"
-    return compile(ast.Expression(tree), "<formula>", "eval"), tuple(sorted(_names(text)))
+    """The formula, which was read, as Python code, and the names that it reads."""
+    names = sorted(_names(text))
+    if functions := _FUNCTIONS.keys() & set(names):
+        raise FormulaError(f"formula {printable(text, _SHOWN)!r}: {', '.join(sorted(functions))} is a function, and names no number")
+    return compile(text.strip(), "<formula>", "eval"), tuple(names)
 
 
-_GLOBALS: dict[str, Any] = {"__builtins__": {}, **{f"{name}()": function for name, (_, function) in _FUNCTIONS.items()}}
+_GLOBALS: dict[str, Any] = {"__builtins__": {}, **{name: function for name, (_, function) in _FUNCTIONS.items()}}
 
 
 class _Folded(ast.NodeTransformer):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -132,25 +131,19 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
         if len(_CHOICES) >= REMEMBERED:
             _CHOICES.clear()
         plain = request.unpromised
-        if plain is request:
-            with collections_waiting():
+        # A collection of garbage looks at all objects of the process, which takes longer than a choice: it waits for the caller's next one.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            if plain is request:
                 choice = (choose_by if complete else _chosen_before)(table, request, device, architecture)
-        else:
-            choice = _promised(choose(plain, device, architecture, complete=complete), request, architecture or device.architecture)
+            else:
+                choice = _promised(choose(plain, device, architecture, complete=complete), request, architecture or device.architecture)
+        finally:
+            if collecting:
+                gc.enable()
         _CHOICES[key] = choice
     return choice
-
-
-@contextmanager
-def collections_waiting() -> Iterator[None]:
-    """Has Python's collections of garbage wait: one that looks at all objects of a process takes longer than a choice."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _chosen_before(table: Table | None, request: Request, device: Device, architecture: Architecture | None) -> Choice:

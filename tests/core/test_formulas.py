@@ -57,6 +57,11 @@ def test_says_which_name_is_missing_and_which_are_known() -> None:
         Formula("m + k").evaluate({"m": 1, "n": 2})
 
 
+def test_a_function_is_no_number():
+    with pytest.raises(FormulaError, match="min is a function, and names no number"):
+        Formula("min(min, 2)").evaluate({"min": 3})
+
+
 @pytest.mark.parametrize("text", ["m // n", "m % n", "ceil_div(m, n)", "round_up(m, n)"])
 def test_division_by_zero_is_an_error(text: str) -> None:
     with pytest.raises(FormulaError, match="divides by zero"):
