@@ -20,7 +20,7 @@ from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 TILE_K = 128
-"""Values of k of a stage: whole groups of any size."""
+"""Values of k of a stage: whole groups of any size. Half as many, if sums are not those of groups."""
 BOX_ELEMENTS = 64
 """Values of k of a box of A, whose rows have 128 bytes."""
 WARP_COLUMNS = 16
@@ -35,7 +35,7 @@ BARRIER_BYTES = 8
 FEW_ROWS = 64
 """Rows of a tile whose products take no longer than the fragments of weights of 8 bits."""
 MAX_CONSUMERS = 4
-REGISTERS = {(2, 1): (24, 240), (2, 2): (24, 104), (3, 1): (24, 160), (4, 1): (24, 112)}
+REGISTERS = {(2, 1): (24, 240), (1, 3): (24, 136), (2, 2): (24, 104), (3, 1): (24, 160), (4, 1): (24, 112)}
 """Registers of a thread of the producer, and of one of the consumers, by the groups of consumers and the blocks of an SM."""
 OTHER_REGISTERS = 40
 """Registers of a thread beside sums and fragments; an estimate."""
@@ -52,6 +52,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     tile_m: int
     tile_n: int
+    tile_k: int
     blocks: int
     """Instructions side by side along n of a group of warps, 64 columns each."""
     k_warps: int
@@ -80,8 +81,13 @@ class RegisterLoop(Codes, WarpgroupInstruction):
         return PANEL
 
     @property
-    def tile_k(self) -> int:
-        return TILE_K
+    def groups(self) -> int:
+        """Groups of a stage, or 1 for a part of one."""
+        return max(1, self.tile_k // self.group) if self.group else 1
+
+    def first_group(self, step: str) -> str:
+        """The first group of a stage."""
+        return f"{step} * kGroups" if self.group <= self.tile_k else f"{step} / kGroupSteps"
 
     @property
     def consumers(self) -> int:
@@ -97,7 +103,12 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     def overlaps(self) -> bool:
         """True if groups make fragments of half a stage while the tensor cores multiply the half before. Turns of groups are faster where
         fragments take long: on an H200, 1024 x 14336 x 4096 by weights of 8 bits took 205 us with turns, 242 with halves."""
-        return not self.promote_steps and (self.bits == 4 or self.tile_m <= FEW_ROWS)
+        return self.tile_m <= FEW_ROWS or (self.bits == 4 and not self.promote_steps)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a stage whose fragments are made together, each of one group."""
+        return max(2, self.groups) if self.promote_steps else 2 if self.overlaps else 1
 
     @property
     def takes_turns(self) -> bool:
@@ -134,12 +145,12 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def weight_bytes(self) -> int:
         """Packed weights of a stage."""
-        return self.tile_n // PANEL * (TILE_K // self.unit_k) * UNIT_BYTES
+        return self.tile_n // PANEL * (self.tile_k // self.unit_k) * UNIT_BYTES
 
     @property
     def row_bytes(self) -> int:
         """Rows of A of a stage."""
-        return self.tile_m * TILE_K * 2
+        return self.tile_m * self.tile_k * 2
 
     @property
     def rows_multiplied(self) -> int:
@@ -197,7 +208,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def numbers_bytes(self) -> int:
         """Scales and zero points of all stages."""
-        groups = self.stages * TILE_K // self.group if self.group else 0
+        groups = self.stages * self.groups if self.group else 0
         return groups * self.tile_n * NUMBER_BYTES * (2 if self.zeros else 1)
 
     @property
@@ -222,7 +233,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def estimated_registers(self) -> int:
         """Registers of a thread that multiplies, an estimate."""
-        held = self.group if self.promote_steps else TILE_K
+        held = self.tile_k if not self.promote_steps else min(self.group, self.tile_k) if not self.overlaps else 2 * self.tile_k // self.parts
         return self.sums + 4 * self.blocks * held // self.instruction_k + OTHER_REGISTERS
 
     @property
@@ -239,8 +250,8 @@ class RegisterLoop(Codes, WarpgroupInstruction):
             element="u32",
             extents=(Formula(str(UNIT_WORDS)), Formula(units), Formula(f"ceil_div(n, {PANEL})")),
             strides=(Formula(str(UNIT_BYTES)), Formula(f"{UNIT_BYTES} * {units}")),
-            meaning=f"the packed weights in boxes of {TILE_K} values of k of {self.tile_n} columns",
-            box=(UNIT_WORDS, TILE_K // self.unit_k, self.tile_n // PANEL),
+            meaning=f"the packed weights in boxes of {self.tile_k} values of k of {self.tile_n} columns",
+            box=(UNIT_WORDS, self.tile_k // self.unit_k, self.tile_n // PANEL),
             l2_promotion="256B",
         )
         return matrix_map(a, self.box_a), weights
@@ -265,6 +276,7 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         instruction_n=tile.threadblock.m,
         tile_m=tile.threadblock.m,
         tile_n=tile.threadblock.n,
+        tile_k=tile.threadblock.k,
         blocks=tile.warp.n // WARP_COLUMNS,
         k_warps=mainloop.k_warps,
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
@@ -286,16 +298,17 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
 def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:
     """Tiles, alignments and divisions of k that warpgroups do not have."""
     block, warp = mainloop.tile.threadblock, mainloop.tile.warp
-    if block.m % 8 or block.m > MAX_ROWS or warp.m != block.m or block.k != TILE_K:
+    depths = (TILE_K,) if mainloop.group != "column" and mainloop.scaled == "sums" else (TILE_K, TILE_K // 2)
+    if block.m % 8 or block.m > MAX_ROWS or warp.m != block.m or block.k not in depths:
         got = f"{warp.m} of {block.m} rows, {block.k} of k"
-        need = f"a multiple of 8 rows up to {MAX_ROWS}, the same for warps, and {TILE_K} of k for warpgroups"
+        need = f"a multiple of 8 rows up to {MAX_ROWS}, the same for warps, and {' or '.join(map(str, depths))} of k for warpgroups"
         yield Reason("tile", "mainloop.tile", got, need)
     consumers = block.n // (4 * warp.n) * mainloop.k_warps
     if warp.n not in (WARP_COLUMNS, 2 * WARP_COLUMNS) or block.n % (4 * warp.n) or consumers > MAX_CONSUMERS or block.n > MAX_COLUMNS:
         need = f"{WARP_COLUMNS} or {2 * WARP_COLUMNS} columns for each warp of one to {MAX_CONSUMERS} warpgroups, {MAX_COLUMNS} at most"
         yield Reason("warp_tile", "mainloop.tile.warp", f"{warp.n} of {block.n} columns", need)
-    if mainloop.min_blocks_per_sm > (2 if consumers <= 2 else 1):
-        need = "up to 2, or 1 from 3 groups on, for warpgroups"
+    if mainloop.min_blocks_per_sm > {1: 3, 2: 2}.get(consumers, 1):
+        need = "up to 3, 2 for two groups, or 1 from 3 groups on, for warpgroups"
         yield Reason("min_blocks_per_sm", "mainloop.min_blocks_per_sm", str(mainloop.min_blocks_per_sm), need)
     if mainloop.k_warps > 1:
         yield Reason("k_warps", "mainloop.k_warps", str(mainloop.k_warps), "1 for warpgroups")
