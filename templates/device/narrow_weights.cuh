@@ -116,26 +116,12 @@ __device__ __forceinline__ unsigned bytes_to_f16(unsigned word, unsigned offset)
     return subtract_f16(__byte_perm(word, 0x64646464u, kPart == 0 ? 0x4140 : 0x4342), offset);
 }
 
-// The same as bfloat16, by way of floats of 2^23 and more, of which `offset` is one as well.
+// The same as bfloat16, times 2^-6: eight bits in the lowest ones of a bfloat16 are a subnormal number, or of the first
+// exponent, which continues them. `offset`: -2^-6 times the zero point, twice.
 template <int kPart>
-__device__ __forceinline__ unsigned bytes_to_bf16(unsigned word, float offset)
+__device__ __forceinline__ unsigned small_bytes_to_bf16(unsigned word, unsigned offset)
 {
-    const float low = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7550 + 2 * kPart)) - offset;
-    const float high = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7551 + 2 * kPart)) - offset;
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-// The same, times their scale: at most 17 bits in float32, so that the conversion alone rounds.
-template <int kPart>
-__device__ __forceinline__ unsigned scaled_bytes_to_bf16(unsigned word, float offset, float scale)
-{
-    const float low = (__uint_as_float(__byte_perm(word, 0x4b000000u, 0x7550 + 2 * kPart)) - offset) * scale;
-    const float high = (__uint_as_float(__byte_perm(word, 0x4b000000u, 0x7551 + 2 * kPart)) - offset) * scale;
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
+    return multiply_add_bf16(__byte_perm(word, 0u, kPart == 0 ? 0x4140 : 0x4342), 0x7f007f00u, offset);
 }
 
 // Two integers times two equal scales of float16.

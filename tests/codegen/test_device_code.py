@@ -75,8 +75,8 @@ __global__ void uses(unsigned* found, float zero)
     found[0] = nibbles_to_f16<0>(found[0], f16) + nibbles_to_bf16<1>(found[1], bf16);
     found[9] = small_nibbles_to_f16<0>(found[0], f16) + small_nibbles_to_bf16<3>(found[1], bf16);
     found[10] = spread_nibbles_to_f16<1>(found[2], f16) + spread_nibbles_to_f16<2>(found[2], f16);
-    found[1] = bytes_to_f16<0>(found[2], f16) + bytes_to_bf16<1>(found[3], zero);
-    found[2] = scale_f16(found[4], f16) + scale_bf16(found[5], bf16) + scaled_bytes_to_bf16<0>(found[6], zero, zero);
+    found[1] = bytes_to_f16<0>(found[2], f16) + small_bytes_to_bf16<1>(found[3], bf16);
+    found[2] = scale_f16(found[4], f16) + scale_bf16(found[5], bf16);
     found[7] = nibble_floats_to_f16<0>(found[7]) + nibble_floats_to_bf16<1>(found[7]);
     found[8] = byte_floats_to_f16<0>(found[8]) + byte_floats_to_bf16<1>(found[8]);
     const unsigned bytes = zero_offset_bytes(zero);

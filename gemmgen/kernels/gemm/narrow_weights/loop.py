@@ -28,10 +28,10 @@ PROMOTED_K = 128
 CODE_BITS = {"e2m1": 4, "e4m3": 8}
 """Bits of weights that are floats."""
 SMALL_UNITS = {"f16": 2.0**-9, "bf16": 2.0**-6}
-"""Values of the weight 1 in registers, by the type of activations, where nibbles become small numbers."""
+"""Values of the weight 1 in registers, by the type of activations, where codes become small numbers."""
 NEGATIVE_UNITS = {"f16": "0x98009800u", "bf16": "0xbc80bc80u"}
-NEGATIVE_EIGHTS = {"f16": "0xa400a400u", "bf16": "0xbe00be00u"}
-"""Bits of two numbers, -1 and -8 in these units."""
+NEGATIVE_ZEROS = {("f16", 4): "0xa400a400u", ("bf16", 4): "0xbe00be00u", ("bf16", 8): "0xc000c000u"}
+"""Bits of two numbers, -1 and minus the code of zero in these units, the latter by the bits of a code as well."""
 MAX_INTEGER_K = 2**20 - 1
 """The largest k of one sum in int32 of products of 8-bit integers and differences of two codes of 4 bits, at most 16."""
 STORED = "two neighbours at a time, from sums in shared memory"
@@ -168,8 +168,8 @@ class Codes:
 
     @property
     def small(self) -> bool:
-        """True if nibbles become small numbers, without a shift."""
-        return False
+        """True if codes become small numbers: their bits are those of a number near 0, which is multiplied by a power of two."""
+        return self.bits == 8 and self.type_a == "bf16" and not self.floats
 
     @property
     def unit_of_codes(self) -> float:
@@ -187,6 +187,11 @@ class Codes:
     def nibbles(self) -> str:
         """Name of the device function that makes numbers of nibbles, without their type."""
         return "small_nibbles" if self.small else "nibbles"
+
+    @property
+    def bytes(self) -> str:
+        """The same for codes of 8 bits."""
+        return "small_bytes" if self.small else "bytes"
 
     @property
     def product_type(self) -> str:
@@ -218,19 +223,9 @@ class Codes:
         return 1 if (self.group and not self.scales_weights) or self.type_a in BYTE_FLOATS else 0
 
     @property
-    def _by_floats(self) -> bool:
-        """True if codes become bfloat16 by way of float32."""
-        return self.bits == 8 and self.type_a == "bf16" and not self.floats
-
-    @property
-    def offset_type(self) -> str:
-        """The C type of the offset that is subtracted: the zero point, and the number that code 0 becomes at first."""
-        return "float" if self._by_floats else "unsigned"
-
-    @property
     def scale_type(self) -> str:
         """The C type of a scale: of two weights at a time, where these are scaled as pairs."""
-        return "unsigned" if self.scales_weights and not self._by_floats else "float"
+        return "unsigned" if self.scales_weights else "float"
 
     def scale_of(self, number: str) -> str:
         """The scale of a number in memory."""
@@ -239,7 +234,7 @@ class Codes:
     @property
     def no_zero(self) -> str:
         """The offset where there are no zero points."""
-        return NEGATIVE_EIGHTS[self.type_a] if self.small else self._offset(f"{self.code_of_zero}.0f")
+        return NEGATIVE_ZEROS[self.type_a, self.bits] if self.small else self._offset(f"{self.code_of_zero}.0f")
 
     def offset_of(self, zero: str) -> str:
         """The offset for a zero point as it lies in memory."""
@@ -252,9 +247,7 @@ class Codes:
         return loaded if self.number_type == "f32" else f"{self.number_type}_to_float({loaded})"
 
     def _offset(self, zero: str) -> str:
-        if self.by_bytes:
-            return f"zero_offset_bytes({zero})"
-        return f"8388608.0f + {zero}" if self._by_floats else f"zero_offset_{self.type_a}({zero})"
+        return f"zero_offset_bytes({zero})" if self.by_bytes else f"zero_offset_{self.type_a}({zero})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,8 +51,7 @@ class StreamLoop(Codes):
 
     @property
     def small(self) -> bool:
-        """True if nibbles become small numbers, without a shift."""
-        return self.bits == 4 and not self.floats
+        return not self.floats and (self.bits == 4 or self.type_a == "bf16")
 
     @property
     def panel(self) -> int:

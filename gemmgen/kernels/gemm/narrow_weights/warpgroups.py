@@ -69,8 +69,8 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def small(self) -> bool:
-        """True if nibbles become small numbers, without a shift. Scaled, these would be too small for float16."""
-        return self.bits == 4 and not self.floats and not (self.scales_weights and self.type_a == "f16")
+        """True if codes become small numbers. Scaled, these would be too small for float16."""
+        return not self.floats and (self.type_a == "bf16" or (self.bits == 4 and not self.scales_weights))
 
     @property
     def nibbles(self) -> str:
