@@ -232,12 +232,24 @@ def operands(document: str) -> dict[str, object]:
     if document == "docs/classes.md":
         weight = random.standard_normal((64, 48)).astype(np.float16)
         return {"x": groups["tokens"], "w": weight, "experts": groups["experts"], "offsets": np.array([16, 32], np.int32)}
-    return small | whole | scales | groups | {"offsets": np.array([16, 32], np.int32), "x": random.standard_normal((8, 100), np.float32)}
+    weights: dict[str, object] = {
+        "codes": random.integers(0, 16, (128, 48), np.uint8),
+        "scales": random.standard_normal((1, 48)).astype(np.float16),
+        "zeros": random.integers(0, 16, (1, 48), np.int32),
+        "x": random.standard_normal((8, 128)).astype(np.float16),
+    }
+    if document == "docs/stories/quantised_weights.md":
+        return weights | {"bias": random.standard_normal(48).astype(np.float16)}
+    return small | whole | scales | groups | weights | {"offsets": np.array([16, 32], np.int32)}
 
+
+ON_A_GPU = {"docs/formats.md": "tests/docs/test_formats_page.py"}
+"""Documents whose examples make arrays of torch on a GPU, and the tests that run them whole."""
 
 CALLS = [
     (path, line)
     for path in DOCUMENTS
+    if name_of(path) not in ON_A_GPU
     for language, body in blocks(path)
     if language == "python" and "from gemmgen import ops" in body
     for line in body.splitlines()
