@@ -19,7 +19,7 @@ from gemmgen.kernels.gemm.wgmma.cost import usable
 
 Method = Literal["tiles", "streams", "warpgroups"]
 STEP_K = 128
-"""Values of k in a step of a warp that streams weights, and in a stage of warpgroups."""
+"""Values of k in a step of a warp that streams weights, and in most stages of warpgroups."""
 DEPTHS = {2: (1024, 4096), 8: (512, 1024, 2048, 4096), 16: (512, 1024, 2048)}
 """Values of k of a chunk of A, by the rows of a tile."""
 THREAD_BYTES = 128
@@ -181,7 +181,8 @@ def shared_bytes(form: Form, numbers: Numbers) -> int:
     if form.method == "streams":
         ring = columns // PANEL * form.k_warps * form.stages * stage_bytes(numbers)
         return ring + form.chunks * rows * (2 * depth + 16) + sums + BARRIER_BYTES
-    stage = rows * STEP_K * 2 + columns * STEP_K * numbers.bits // 8 + numbers.groups * columns * 2 * numbers.numbers
+    groups = max(1, depth // numbers.group) if numbers.group else 0
+    stage = rows * depth * 2 + columns * depth * numbers.bits // 8 + groups * columns * 2 * numbers.numbers
     return form.stages * stage + (sums or rows_at_a_time(rows) * (columns + columns // form.warp[1]) * 4) + BARRIER_BYTES
 
 

@@ -33,7 +33,7 @@ NUMBER_BYTES = 2
 """Bytes of a scale or a zero point."""
 BARRIER_BYTES = 8
 FEW_ROWS = 64
-"""Rows of a tile whose products take no longer than the fragments of weights of 8 bits."""
+"""Rows of a tile whose products take about as long as the fragments of weights."""
 MAX_CONSUMERS = 4
 REGISTERS = {(2, 1): (24, 240), (1, 3): (24, 136), (2, 2): (24, 104), (3, 1): (24, 160), (4, 1): (24, 112)}
 """Registers of a thread of the producer, and of one of the consumers, by the groups of consumers and the blocks of an SM."""
@@ -101,9 +101,9 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
     @property
     def overlaps(self) -> bool:
-        """True if groups make fragments of half a stage while the tensor cores multiply the half before. Turns of groups are faster where
-        fragments take long: on an H200, 1024 x 14336 x 4096 by weights of 8 bits took 205 us with turns, 242 with halves."""
-        return self.tile_m <= FEW_ROWS or (self.bits == 4 and not self.promote_steps)
+        """True if groups make fragments of a part of a stage while the tensor cores multiply the part before. Groups that have more rows
+        take turns instead: on an H200, 4096 x 14336 x 4096 by weights of 4 bits took 734 us with turns, 745 with halves of stages."""
+        return self.tile_m <= FEW_ROWS
 
     @property
     def parts(self) -> int:

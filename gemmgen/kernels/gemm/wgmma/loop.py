@@ -152,12 +152,15 @@ def warpgroup_loop(
             need = f"boxes that divide the columns of a tile evenly among {parts} blocks"
             outline.reasons.append(Reason("finish", "mainloop.tile.n", str(tile.n), need))
         loop = replace(loop, staging=staging, scatters=finish_all(spec))
+        room = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads).shared_bytes
+        if spec.scales.given and loop.shared_bytes > room:
+            # Scales take the room of one of two buffers: a stage more is worth more than results that leave sooner.
+            loop = replace(loop, staging=plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, 1, column_major, parts))
         loop = replace(loop, operand_boxes=_operand_boxes(spec, loop))
         in_boxes = staging is not None and not column_major and not loop.operand_boxes and _reads_in_boxes(spec)
         loop = replace(loop, residual=in_boxes)
         loop = replace(loop, last_operand_boxes=_last_operand_boxes(spec, loop))
         columns = replace(loop, column_bytes=_column_bytes(spec, matrices[2], tile.n))
-        room = ResidentBlocks(architecture, columns.min_blocks_per_sm, columns.threads).shared_bytes
         loop = columns if columns.shared_bytes <= room else loop
     elif spec.store == "through_shared":
         loop = replace(loop, transposed_store=True)
