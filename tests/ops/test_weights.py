@@ -276,6 +276,7 @@ def test_tiles_of_many_rows_suit_the_number_of_rounds(rows: int, n: int, bits: i
     device = find_device("H200")
     form = form_of(Product(rows, n, 4096, 8, 2), Numbers("bf16", bits, 128, bits == 4), device.architecture, device.sm_count)
     assert form.tile[0] == tile
+    assert form.tile[2] == (64 if bits == 8 else 128)
 
 
 @pytest.mark.parametrize(("rows", "n", "columns"), [(1024, 14336, [12672, 1664]), (1024, 4096, [4096]), (64, 14336, [14336])])

@@ -65,11 +65,16 @@ WARPGROUPS: dict[str, Any] = {
 ALONE = {"decomposition": {"scheme": "data_parallel"}}
 SIXTEEN = {"threadblock": {"m": 16, "n": 128, "k": 128}, "warp": {"m": 16, "n": 16}}
 WIDE = {"threadblock": {"m": 8, "n": 256, "k": 128}, "warp": {"m": 8, "n": 16}}
+SHORT = {"threadblock": {"m": 8, "n": 128, "k": 64}, "warp": {"m": 8, "n": 16}}
 THREE = {"threadblock": {"m": 8, "n": 192, "k": 128}, "warp": {"m": 8, "n": 16}}
 
 
 def changed(spec: dict[str, Any], loop: dict[str, Any], **others: Any) -> dict[str, Any]:
     return {**spec, **others, "mainloop": {**spec["mainloop"], **loop}}
+
+
+SHORT_STAGES = changed(WARPGROUPS, {"scaled": "weights", "bits": 8, "group": 128, "tile": SHORT}, multiple_of={"k": 128})
+"""Two stages for each group of k."""
 
 
 @pytest.mark.parametrize("type", ["f16", "bf16"])
@@ -234,6 +239,7 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
             **ALONE,
             multiple_of={"k": 64},
         ),
+        SHORT_STAGES,
         changed(WARPGROUPS, {"scaled": "weights", "bits": 8}, storage={"a": "f16", "b": "u8", "c": "f32"}),
         changed(WARPGROUPS, {"tile": THREE, "bits": 8}, decomposition={"scheme": "split_k_cluster", "slices": 3}),
         changed(WARPGROUPS, {"scaled": "weights", "tile": WIDE, "persistent_blocks": 2}, **ALONE),
@@ -252,6 +258,7 @@ def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
         "slices",
         "persistent",
         "bytes",
+        "stages-of-half-a-group",
         "bytes-of-f16",
         "three-groups",
         "four-groups",
@@ -273,6 +280,8 @@ def test_weights_scaled_and_rounded_give_the_reference(spec: dict[str, Any]) -> 
         (STREAMS, "if (chunk_step == 0)\n            __syncthreads();", "if (chunk_step == 0)\n            __syncwarp();"),
         (STREAMS, "(chunk ^ 1) * kChunkBytes", "chunk * kChunkBytes"),
         (WARPGROUPS, "stage * kGroups + part) * kGroupNumbers + j", "stage * kGroups) * kGroupNumbers + j"),
+        (SHORT_STAGES, "/ kGroupSteps + part", "+ part"),
+        (WARPGROUPS, "= scale[part / kGroupParts][j / 2]", "= scale[0][j / 2]"),
         (STREAMS, "sender < kSenders", "sender < kSenders - 1"),
         (WARPGROUPS, "fragment[1] = lower[0];", "fragment[1] = upper[0];"),
     ],
@@ -283,6 +292,8 @@ def test_weights_scaled_and_rounded_give_the_reference(spec: dict[str, Any]) -> 
         "a-missing-barrier",
         "another-chunk",
         "scales-of-another-group",
+        "groups-of-longer-stages",
+        "the-first-group's-scales",
         "a-missing-sender",
         "a-fragment",
     ],
@@ -343,6 +354,7 @@ def test_mistakes_are_found(right: str, wrong: str) -> None:
         (changed(WARPGROUPS, {"k_warps": 2}), "mainloop.k_warps"),
         (changed(WARPGROUPS, {"tile": {"threadblock": {"m": 16, "n": 96, "k": 128}, "warp": {"m": 16, "n": 16}}}), "mainloop.tile.warp"),
         (changed(WARPGROUPS, {"persistent_blocks": 132}), "mainloop.persistent_blocks"),
+        (changed(WARPGROUPS, {"tile": SHORT}), "mainloop.tile"),
         (changed(STREAMS, {"scaled": "weights"}), "mainloop.scaled"),
         (changed(WARPGROUPS, {"scaled": "weights", "group": "column"}), "mainloop.scaled"),
     ],

@@ -233,7 +233,9 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def estimated_registers(self) -> int:
         """Registers of a thread that multiplies, an estimate."""
-        held = self.tile_k if not self.promote_steps else min(self.group, self.tile_k) if not self.overlaps else 2 * self.tile_k // self.parts
+        held = (
+            self.tile_k if not self.promote_steps else min(self.group, self.tile_k) if not self.overlaps else 2 * self.tile_k // self.parts
+        )
         return self.sums + 4 * self.blocks * held // self.instruction_k + OTHER_REGISTERS
 
     @property
