@@ -160,8 +160,8 @@ def compress_2_4(b: Array, *, prune: bool = False) -> SparseWeight:
         shape = tuple(getattr(dense, "shape", ()))
         raise LaunchError(f"compress_2_4: b has elements {word} and shape {shape}, need float16, bfloat16, int8 or float8 and (k, n)")
     kind, (k, n) = KINDS[word], dense.shape
-    if k % CHUNK_K:
-        raise LaunchError(f"compress_2_4: b has k = {k}, need a multiple of {CHUNK_K}")
+    if k % CHUNK_K or not k * n:
+        raise LaunchError(f"compress_2_4: b has k = {k} and n = {n}, need a positive multiple of {CHUNK_K} and a positive n")
     host = dense.detach().cpu() if is_torch(dense) else dense
     held = ELEMENTS[kind].holder
     if is_torch(host) and kind not in ("f16", "s8"):

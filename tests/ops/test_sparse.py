@@ -75,7 +75,9 @@ def test_pruning_keeps_the_largest() -> None:
     ("call", "message"),
     [
         (lambda w: ops.compress_2_4(np.zeros((64, 8), np.float32)), "need float16, bfloat16, int8 or float8"),
-        (lambda w: ops.compress_2_4(np.zeros((96, 8), np.float16)), "k = 96, need a multiple of 64"),
+        (lambda w: ops.compress_2_4(np.zeros((96, 8), np.float16)), "k = 96 and n = 8, need a positive multiple of 64"),
+        (lambda w: ops.compress_2_4(np.zeros((64, 0), np.float16)), "k = 64 and n = 0"),
+        (lambda w: ops.compress_2_4(np.zeros((0, 8), np.float16)), "k = 0 and n = 8"),
         (lambda w: ops.compress_2_4([[1.0]]), "compress_2_4: b has elements list"),
         (lambda w: ops.matmul(np.zeros((2, 128), np.float16), w), "need (rows, 64)"),
         (lambda w: ops.matmul(np.zeros((2, 64), np.int8), w), "need the SparseWeight's type, f16"),
