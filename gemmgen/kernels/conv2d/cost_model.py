@@ -56,23 +56,83 @@ class WarpgroupCosts:
     """Part of the time of loads that grows with the SMs which load at the same time."""
     scattered: float
     """Blocks of clusters that divide a tile's sum, over those that the SMs hold at once: GPCs do not hold whole numbers of clusters."""
+    window: float
+    """Factor of the products and copies of tiles in which three taps share pixels."""
+    crowded_window: float
+    """The same where such tiles are of more pixels than ``WIDE_WINDOW``, or blocks have several of them."""
+    tall_window: float
+    """The same where more taps share pixels."""
+    pointwise: float
+    """Factor of ``copies`` where the filter has one tap."""
+    part_of_row: float
+    """Times of a copy by TMA over that of rows of whole steps that begin at sectors: of rows that end within a step."""
+    odd_row: float
+    """The same of rows that begin within a sector."""
+    part_of_odd_row: float
+    """The same of both."""
+    odd_row_of_clusters: float
+    """Further factor of such rows where a cluster's blocks copy parts of them for each other."""
+    short_odd_row: float
+    """Further factor of such rows of 64 bytes."""
+    row_stores: float
+    """Factor of ``stores`` where rows of products are pixels, whose results threads store."""
+    pause: float
+    """Latencies of memory from one tile of a block to its next."""
+    shared_reads: float
+    """Part of the shared memory's rate at which tensor cores read tiles: 0 if they never wait for it, else over 1 / it."""
 
 
 WARPGROUP_COSTS = {
     True: WarpgroupCosts(
-        in_flight=1.6,
-        issue=1.0,
-        windows=1.0,
-        window_loads=0.6,
-        loads=0.75,
-        stores=0.3,
-        joined=650.0,
-        copies=1.6,
-        shared=0.7,
-        crowd=0.7,
-        scattered=1.1,
+        in_flight=0.577,
+        issue=1.5,
+        windows=1,
+        window_loads=0.727,
+        loads=0.797,
+        stores=0.751,
+        joined=1233,
+        copies=1.27,
+        shared=0.649,
+        crowd=0.394,
+        scattered=1.01,
+        window=0.992,
+        crowded_window=1.17,
+        tall_window=1.05,
+        pointwise=1.96,
+        part_of_row=2.75,
+        odd_row=2.06,
+        part_of_odd_row=2.68,
+        odd_row_of_clusters=1.41,
+        short_odd_row=1.75,
+        row_stores=0.857,
+        pause=0.064,
+        shared_reads=0.414,
     ),
-    False: WarpgroupCosts(COPIES_IN_FLIGHT, TENSOR_CORE_ISSUE, 1.0, 1.0, COPY_ENGINE_SHARE, STORES_EXPOSED, 0.0, 1.5, 0.0, 0.0, 1.0),
+    False: WarpgroupCosts(
+        COPIES_IN_FLIGHT,
+        TENSOR_CORE_ISSUE,
+        1.0,
+        1.0,
+        COPY_ENGINE_SHARE,
+        STORES_EXPOSED,
+        0.0,
+        1.5,
+        0.0,
+        0.0,
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+        2.2,
+        2.5,
+        3.0,
+        1.4,
+        1.46,
+        1.0,
+        0.0,
+        0.0,
+    ),
 }
 """For 16-bit floats, fitted to 64 layers on an H200, up to 20 instances of each; for integers."""
 
@@ -85,6 +145,8 @@ CROWDED_WINDOWS, WIDE_WINDOW = 1.4, 256
 """Factor of the products and copies of tiles of 16-bit floats in which three taps share pixels, if these are more than the second number
 (1.15 to 1.57 in eight of eight layers) or blocks have several tiles (1.4 and 1.7 in two of two). 64 x 76 x 79 pixels of 64 channels take
 570 us to 608 channels, 435 by tiles of 128 x 256 whose taps share none."""
+BLOCK_ROWS, SHARED_RATE = 64, 128
+"""Rows of an instruction on ``wgmma``, and bytes a clock cycle of an SM's shared memory."""
 JOINED_TILE = 64 * 64
 """Results of the tiles by which the clock cycles of joining were measured."""
 SECTOR = 32
@@ -187,10 +249,11 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     loaded_a, loaded_b = (
         operand.tile_bytes * costs.loads * (costs.shared + (1 - costs.shared) / operand.blocks) for operand in (loop.a, loop.b)
     )
-    loaded = loaded_a + loaded_b * costs.copies if loop.vectors else (loaded_a + loaded_b) * _row_copies(plan, problem)
+    by_threads = costs.copies * (costs.pointwise if taps == 1 else 1.0)
+    loaded = loaded_a + loaded_b * by_threads if loop.vectors else (loaded_a + loaded_b) * _row_copies(plan, problem, costs)
     loaded *= costs.window_loads if plan.windows else 1.0
-    crowded = plan.windows and plan.taps == 3 and (loop.tile_pixels > WIDE_WINDOW or turns > 1)
-    slow = CROWDED_WINDOWS if crowded and ELEMENTS[spec.input.type].is_float else 1.0
+    crowded = costs.crowded_window if loop.tile_pixels > WIDE_WINDOW or turns > 1 else costs.window
+    slow = (crowded if plan.taps == 3 else costs.tall_window) if plan.windows else 1.0
     reads = 1 + plan.arrays_like_output
     return Work(
         blocks=blocks,
@@ -201,35 +264,48 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         operations=2.0 * loop.tile_m * loop.tile_pixels * loop.tile_k * plan.taps,
         unit=loop.unit,
         issue=costs.issue * slow * (costs.windows if plan.windows else 1.0),
-        shared_clocks=0.0,
+        shared_clocks=costs.shared_reads * _shared_bytes(plan) / SHARED_RATE,
         loaded_bytes=loaded * slow,
         in_flight=costs.in_flight * loop.stages,
-        stored_bytes=costs.stores * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
+        stored_bytes=costs.stores
+        * (costs.row_stores if loop.pixel_rows else 1.0)
+        * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
         memory_bytes=cost(plan, problem).bytes,
         turns=min(2, loop.cluster_k),  # the first block of a cluster waits for the others, and reads their sums
         early=spec.early_launch,
         finishing_clocks=costs.joined * (loop.cluster_k - 1) * _joined_tiles(plan),
-        costs=Costs(crowd=costs.crowd),
+        results=turns,
+        costs=Costs(crowd=costs.crowd, pause=costs.pause),
     )
+
+
+def _shared_bytes(plan: WarpgroupPlan) -> int:
+    """Bytes of shared memory that the instructions of a step read: each 64 rows of A and all columns of B."""
+    loop = plan.loop
+    rows, columns, parts = loop.tile_m, loop.tile_n, loop.tile_pixels // loop.tile_n
+    if loop.pixel_rows:
+        rows, columns, parts = loop.pixel_rows, loop.tile_m, 1
+    return ceil_div(rows, BLOCK_ROWS) * parts * (BLOCK_ROWS + columns) * loop.b.row_bytes * plan.taps
 
 
 def _joined_tiles(plan: WarpgroupPlan) -> float:
     """Tiles of 64 x 64 whose sums the first block of a cluster reads of another one, where these take the place of its tiles."""
-    return plan.loop.tile_m * plan.loop.tile_pixels / JOINED_TILE if plan.loop.sums_over_tiles else 1.0
+    return plan.loop.tile_m * plan.loop.tile_pixels / JOINED_TILE
 
 
-def _row_copies(plan: WarpgroupPlan, problem: Mapping[str, int]) -> float:
+def _row_copies(plan: WarpgroupPlan, problem: Mapping[str, int], costs: WarpgroupCosts) -> float:
     """Time of the copies of rows of channels over that where rows begin at sectors and have all channels of a step."""
     inputs = problem["c"] // problem["groups"]
     if plan.spec.input.layout != "nhwc":
         return 1.0
-    whole, part = (1.0, PART_OF_ROW) if inputs * ELEMENTS[plan.spec.input.type].bytes % SECTOR == 0 else (ODD_ROW, PART_OF_ODD_ROW)
+    even = inputs * ELEMENTS[plan.spec.input.type].bytes % SECTOR == 0
+    whole, part = (1.0, costs.part_of_row) if even else (costs.odd_row, costs.part_of_odd_row)
     steps = ceil_div(inputs, plan.loop.tile_k)
     times = whole if inputs % plan.loop.tile_k == 0 else ((steps - 1) * whole + part) / steps
     if times == 1.0:
         return times
-    times *= ODD_ROW_OF_CLUSTERS if plan.loop.b.blocks > 1 else 1.0
-    return times * (SHORT_ODD_ROW if plan.loop.b.row_bytes < 128 else 1.0)
+    times *= costs.odd_row_of_clusters if plan.loop.b.blocks > 1 else 1.0
+    return times * (costs.short_odd_row if plan.loop.b.row_bytes < 128 else 1.0)
 
 
 def _direct_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:

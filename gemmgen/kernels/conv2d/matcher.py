@@ -287,7 +287,7 @@ def _not_wide_groups(mainloop: WarpgroupMainloop | TensorMemoryMainloop, request
     tile, cluster = mainloop.tile, mainloop.cluster
     if known["c"] % (known["groups"] * tile.k) or known["k"] % (known["groups"] * tile.channels):
         return f"it takes groups of multiples of {tile.k} input and {tile.channels} output channels"
-    if mainloop.activations in ("windows", "vectors") or (cluster is not None and cluster.share == "pixels"):
+    if mainloop.activations == "vectors" or (cluster is not None and cluster.share == "pixels"):
         return "its blocks share pixels among channels of several groups"
     if "nchw32" in (request.input.layout, request.layout) or request.zero_point:
         return "it takes several groups in NHWC, without a zero point"

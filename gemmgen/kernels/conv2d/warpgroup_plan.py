@@ -334,8 +334,8 @@ def _group_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mapping
             got = f"{fixed[name] / fixed['groups']:g} channels in a group"
             yield Reason("groups", f"convolution.{name}", got, f"a multiple of mainloop.tile.{of}, {tile}, with several groups")
     shares_pixels = mainloop.cluster is not None and mainloop.cluster.share == "pixels"
-    if shares_pixels or mainloop.activations in ("windows", "vectors") or spec.input.layout != "nhwc" or spec.zero_point != "none":
-        need = "1 for clusters that share pixels, windows, NCHW32 and zero points"
+    if shares_pixels or mainloop.activations == "vectors" or spec.input.layout != "nhwc" or spec.zero_point != "none":
+        need = "1 for clusters that share pixels, vectors, NCHW32 and zero points"
         yield Reason("groups", "convolution.groups", str(fixed["groups"]), need, "activations: im2col")
 
 
