@@ -166,6 +166,18 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "a layer that is known": spec(
         convolution={"c": 48, "k": 80, "r": 3, "s": 3, "stride_h": 2, "stride_w": 1, "padding_h": 1, "padding_w": 1, "dilation_h": 1}
     ),
+    "taps that share pixels, two groups of channels": spec(
+        (64, 128, 32),
+        WINDOWS | {"consumers": 2, "division": "pixels"},
+        convolution=ROW_OF_3 | {"groups": 2, "c": 64, "k": 128, "r": 3, "padding_h": 1, "padding_w": 1},
+        **FLOAT16,
+    ),
+    "taps that share pixels, groups of divided sums": spec(
+        (64, 64, 32),
+        WINDOWS | {"cluster": {"blocks": 2, "share": "tile"}, "persistent_blocks": 0},
+        convolution=ROW_OF_3 | {"groups": 3, "c": 96, "k": 192, "r": 3, "padding_h": 1, "padding_w": 1},
+        **FLOAT16,
+    ),
 }
 
 
