@@ -71,6 +71,15 @@ def pair(operation: str, name: str, value: object) -> tuple[int, int]:
     raise LaunchError(f"{operation}: {name} is {value!r}, need {need}")
 
 
+def by_name(operation: str, operands: object) -> Mapping[str, Any]:
+    """The operands of an epilogue by name; none for None. Raises ``LaunchError``."""
+    if operands is None:
+        return {}
+    if not isinstance(operands, Mapping):
+        raise LaunchError(f"{operation}: operands is {operands.__class__.__name__}, need a mapping of names to arrays and numbers")
+    return operands
+
+
 def integer_or_number(operation: str, name: str, value: object) -> float:
     """An argument as an integer of 64 bits if it is one, else as a float: neither loses bits. Raises ``LaunchError``."""
     if isinstance(value, Integral) and not isinstance(value, bool):

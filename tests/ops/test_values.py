@@ -231,6 +231,25 @@ def test_more_channels_than_a_kernel_is_compiled_for() -> None:
     assert y.shape == (1, c, 1, 1) and (y == 2).all()
 
 
+@pytest.mark.parametrize("op", [None, 3, {"op": "sum"}, np.array("sum")], ids=str)
+def test_a_reduction_is_named_by_a_word(op: Any) -> None:
+    with pytest.raises(LaunchError, match="reduce: op is .* need the name of an operation"):
+        ops.reduce(np.ones(3, np.float32), op)
+
+
+@pytest.mark.parametrize("operands", [[1.0], np.ones(3), "x", 2], ids=repr)
+def test_operands_of_a_formula_are_a_mapping(operands: Any) -> None:
+    a, h = np.ones((3, 3), np.float32), np.ones((3, 3), np.float16)
+    for call in (
+        lambda: ops.matmul(a, a, epilogue="acc + s", operands=operands),
+        lambda: ops.gated_matmul(h, h, h, operands=operands),
+        lambda: ops.grouped_matmul(h, h[None], np.array([3], np.int32), epilogue="acc + s", operands=operands),
+        lambda: ops.elementwise(a, "value + s", operands=operands),
+    ):
+        with pytest.raises(LaunchError, match="operands is .*, need a mapping of names"):
+            call()
+
+
 def test_a_correction_belongs_to_a_variance() -> None:
     with pytest.raises(LaunchError, match="correction is 1, need 0: sum divides by no count"):
         ops.reduce(np.ones(3, np.float32), "sum", correction=1)

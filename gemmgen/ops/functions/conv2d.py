@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, Literal, cast
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, are_floats, integer, is_plain_number, number, pair
+from gemmgen.kernels.calls import Operations, are_floats, by_name, integer, is_plain_number, number, pair
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import on_stream, type_word, widened
@@ -174,9 +174,9 @@ def conv2d(
     else:
         from gemmgen.ops.formulas import given_operands, in_place_of, operator_with, parsed
 
-        operations = parsed("conv2d", hashable(epilogue))
-        named = given_operands("conv2d", operations, operands or {}, (*OPERATOR.operands, *OPERATOR.numbers))
-        arrays: dict[str, Any] = {name: (operands or {})[name] for name in (*named.arrays, *named.written)}
+        operations, operands = parsed("conv2d", hashable(epilogue)), by_name("conv2d", operands)
+        named = given_operands("conv2d", operations, operands, (*OPERATOR.operands, *OPERATOR.numbers))
+        arrays: dict[str, Any] = {name: operands[name] for name in (*named.arrays, *named.written)}
         if last and same:
             arrays = {name: _channels_last(array) for name, array in arrays.items()}
         operations, arrays, in_place = in_place_of(out, operations, arrays, True)

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, integer_or_number, is_plain_number
+from gemmgen.kernels.calls import Operations, by_name, integer_or_number, is_plain_number
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import assigned, converted, type_word, wider_type
@@ -82,7 +82,7 @@ def elementwise(
         others = (bias, bias2, z, z2, f, f2)
         if any(one is not None for one in others):
             raise LaunchError("elementwise: operands beside bias, z or f, need all of them among operands")
-        return _with_operands(x, operations, operands, out, stream)
+        return _with_operands(x, operations, by_name("elementwise", operands), out, stream)
     arrays_given = (x, bias, bias2, z, z2, f, f2)
     if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(*arrays_given, out)):
         names = tuple(operations) if isinstance(operations, list | tuple) else (operations,)

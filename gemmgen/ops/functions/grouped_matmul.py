@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, is_plain_number, number
+from gemmgen.kernels.calls import Operations, by_name, is_plain_number, number
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.engine import Operator, with_kernel
@@ -111,7 +111,7 @@ def grouped_matmul(
         given = {"a": a, "b": b, "offsets": ends} | moved
         factors = number("grouped_matmul", "alpha", alpha), 0.0
         choices = {"output": output, "batch_invariant": batch_invariant, "masked": masked}
-        return finished("grouped_matmul", given, hashable(epilogue), operands or {}, out, factors, choices, stream)
+        return finished("grouped_matmul", given, hashable(epilogue), by_name("grouped_matmul", operands), out, factors, choices, stream)
     if operands is not None:
         raise LaunchError("grouped_matmul: operands without epilogue, need the formula that reads them")
     if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(a, b, bias)):

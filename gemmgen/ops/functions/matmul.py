@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Literal
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, are_floats, is_plain_number, number
+from gemmgen.kernels.calls import Operations, are_floats, by_name, is_plain_number, number
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.kernels.gemm.triangles import Triangles
 from gemmgen.ops import torch_state
@@ -215,13 +215,14 @@ def matmul(
         choices = {"precision": precision, "backend": backend, "output": output, "constant": constant}
         if saved not in ("auto", "store", "recompute"):
             raise LaunchError(f"matmul: saved is {saved!r}, need auto, store or recompute")
-        if torch_state.compiling is not None and torch_state.recording(a, b, *(operands or {}).values()):
+        operands = by_name("matmul", operands)
+        if torch_state.compiling is not None and torch_state.recording(a, b, *operands.values()):
             if out is not None or factors[1] != 0 or stream is not None:
                 raise LaunchError("matmul: where torch records gradients, an epilogue makes its result: no out, beta or stream")
             from gemmgen.ops.torch_formulas import recorded
 
-            return recorded("matmul", a, b, hashable(epilogue), operands or {}, factors[0], choices, saved)
-        return finished("matmul", {"a": a, "b": b}, hashable(epilogue), operands or {}, out, factors, choices, stream)
+            return recorded("matmul", a, b, hashable(epilogue), operands, factors[0], choices, saved)
+        return finished("matmul", {"a": a, "b": b}, hashable(epilogue), operands, out, factors, choices, stream)
     if operands is not None:
         raise LaunchError("matmul: operands without epilogue, need the formula that reads them")
     if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(a, b, bias, residual)):

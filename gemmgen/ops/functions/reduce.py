@@ -123,6 +123,8 @@ def reduce(
         if batch_invariant:
             raise LaunchError("reduce: batch_invariant is for one operation, not for a list of two")
         return _pair_of_reductions(x, op, axis, keepdims, out, stream)
+    if op.__class__ is not str and not isinstance(op, str):
+        raise LaunchError(f"reduce: op is {op!r}, need the name of an operation, or a list of two")
     if op in ALIASES:
         op = ALIASES[op]
     if wider_type(x):
