@@ -238,7 +238,7 @@ class Runner:
             if comparison is None and any(role.waiting is not None for role in roles):
                 raise Unliftable(None, "a barrier of the whole block that some threads do not come to")
             if comparison is None:
-                self.monitor.together([role.monitor for role in roles], True, facts)
+                self._agreed(roles, range(len(roles)), facts)
                 continue
             for outcome in self._outcomes(comparison):
                 here_after, facts_after, step = self._decided(roles, facts, comparison, outcome)
