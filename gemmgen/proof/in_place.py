@@ -31,6 +31,8 @@ def read_by_others(lifter: Lifter, once: Verdict) -> str:
         for load in loads:
             if load.instruction.has("nc"):
                 return f"{place(load)}: what it reads must not change while the kernel runs"
+            if load.instruction.opcode == "cp":
+                return f"{place(load)}: it may still read after the thread's next statements, which may store there"
             if not once.holds or not any(_is_stored_by_its_reader(lifter, load, store) for store in stores):
                 return f"{place(load)}: another thread may store what it reads"
     return ""

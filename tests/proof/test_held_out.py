@@ -338,6 +338,13 @@ WRONG = {
         expects=("n >= 128",),
         architecture="sm_80",
     ),
+    "a copy that still reads what its thread stores": Wrong(
+        "float* x, float* y, int n",
+        f"{COPY} {TILE} {AT} if (i < n) copy(s + t, x + i); if (i < n) x[i] = 5; {WAIT} __syncthreads(); if (i < n) y[i] = s[t];",
+        ("x=inout f32[n]", Y),
+        "races",
+        architecture="sm_80",
+    ),
     "a thread's own copy after the wait": Wrong(
         N,
         f"{COPY} {TILE} if (t < n) copy(s + t, x + t); {WAIT} __syncthreads(); if (t + 64 < n) copy(s + t, x + t + 64);"
