@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instruction, Register, Symbol
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instruction, Register, Symbol, Vector
 
 
 def whole_parameter(function: Function, instruction: Instruction) -> int | None:
@@ -24,3 +24,16 @@ def whole_parameter(function: Function, instruction: Instruction) -> int | None:
             same = TYPE_BYTES[target.type] == size or (TYPE_BYTES[target.type] > size and instruction.type.startswith("s"))
             return place if parameter.size == size and same else None
     return None
+
+
+def beyond_parameters(function: Function, instruction: Instruction) -> str:
+    """The reason why a load from the kernel's parameters may not lie in one of them; empty if it does."""
+    target, source = instruction.operands
+    assert isinstance(source, Address)
+    if not isinstance(source.base, Symbol) or source.extra:
+        return "a parameter at an address that is computed"
+    parameter = function.find_variable(instruction.scope, source.base.name)
+    first, count = source.base.offset + source.offset, len(target.elements) if isinstance(target, Vector) else 1
+    if parameter is None or not 0 <= first <= parameter.size - count * TYPE_BYTES[instruction.type]:
+        return "outside of the kernel's parameters"
+    return ""

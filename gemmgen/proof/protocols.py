@@ -191,7 +191,7 @@ def _of_tiles(
 
 def _handover(contract: Contract, accesses: Sequence[Access], sent: Collection[str], fetched: Collection[str]) -> Verdict:
     """A kernel with a ring only stores to a workspace, or only reads from it: launches before and after it do the rest."""
-    here = [access for access in accesses if access.address is None or contract.arrays[access.address.base or ""].workspace]
+    here = [access for access in accesses if access.address is None or contract.in_workspace(access.address)]
     stored = any(access.writes for access in here) or any(contract.arrays[name].workspace for name in sent)
     read = not all(access.kind == "store" for access in here) or any(contract.arrays[name].workspace for name in fetched)
     verdict = Verdict("handover", len(here) + len(sent) + len(fetched))

@@ -29,6 +29,7 @@ from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgume
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.fragments import NOTHING, Fragments, Tracked
 from gemmgen.proof.layouts import CHUNK_BYTES, box_bytes, box_places, box_rows, operand_chunks, row_bytes, row_pitch
+from gemmgen.proof.parameters import beyond_parameters
 from gemmgen.proof.roles import SHARED_BASE, Role, Runner, Values, renamed
 from gemmgen.proof.slicing import written
 from gemmgen.proof.symbols import Content, Expression, of_thread, replaced
@@ -207,6 +208,7 @@ class Ring:
         """The roles that used the ring between two decisions of all."""
         self.arrivals: dict[tuple[bool, ...], tuple[bool, ...]] = {}
         self.teams: dict[tuple[bool, ...], tuple[int, ...]] = {}
+        self._function = function
         self._numbers = {id(instruction): place for place, instruction in enumerate(function.body)}
         self._granted = granted(function.directives, launch.threads)
         self._asked_in: dict[str, int] = {}
@@ -785,9 +787,14 @@ class Ring:
         return state
 
     def _access(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
-        if instruction.has("param") or instruction.has("const"):
-            return state
         opcode = instruction.opcode
+        if instruction.has("param"):
+            why = beyond_parameters(self._function, instruction)
+            self.found.note("memory", instruction.line, not why, why, instruction)
+            return state
+        if instruction.has("const"):
+            self.direct[id(instruction)] = instruction
+            return state
         if not instruction.has("shared") and not any(word.startswith("shared::cta") for word in instruction.modifiers):
             if opcode in ("st", "ld") and instruction.has("global"):
                 self.direct[id(instruction)] = instruction

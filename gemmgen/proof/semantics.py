@@ -43,7 +43,7 @@ from gemmgen.proof.knowledge import (
     Wait,
     bits_of,
 )
-from gemmgen.proof.parameters import whole_parameter
+from gemmgen.proof.parameters import beyond_parameters, whole_parameter
 from gemmgen.proof.slicing import FLOATS, SPACES, is_plain, negated_register, written
 from gemmgen.proof.terms import mentions, node_of
 from gemmgen.proof.values import (
@@ -767,12 +767,8 @@ def _space_of(known: Knowledge, base: str) -> str:
 def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None:
     source, target = instruction.operands[1], instruction.operands[0]
     assert isinstance(source, Address)
-    if not isinstance(source.base, Symbol):
-        raise known.unliftable("a parameter at an address that is computed")
-    parameter = known.function.find_variable(instruction.scope, source.base.name)
-    first, count = source.base.offset + source.offset, len(target.elements) if isinstance(target, Vector) else 1
-    if parameter is None or not 0 <= first <= parameter.size - count * bits_of(instruction.type) // 8:
-        raise known.unliftable("outside of the kernel's parameters")
+    if why := beyond_parameters(known.function, instruction):
+        raise known.unliftable(why)
     if instruction.guard is not None:
         _forget(known, instruction, state)
         return

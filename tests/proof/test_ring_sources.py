@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -54,6 +55,9 @@ TWO_TEAMS = """
     }
 """
 
+HEAD = "// A tensor's address, extents"
+READ_TABLE = '    asm volatile("nanosleep.u32 %0;" :: "r"(table[n & 15]));\n'
+
 
 @dataclass(frozen=True)
 class Wrong:
@@ -83,6 +87,12 @@ MISTAKES = {
         frozenset({"races", "initialised"}),
         "shared memory race",
         (128, 96, 640),
+    ),
+    "a constant behind its table": Wrong(
+        ((HEAD, f"__constant__ int table[8] = {{1, 2, 3, 4, 5, 6, 7, 8}};\n{HEAD}"), (BEGIN, READ_TABLE + BEGIN)),
+        frozenset({"memory"}),
+        "out of bounds",
+        (64, 8, 64),
     ),
 }
 
@@ -119,3 +129,11 @@ def test_a_mistake_in_the_source_is_not_proved(name: str) -> None:
     proof = prove_kernel(plan.sequence, plan.sequence.launches[0], binary.ptx, SECONDS)
     assert not wrong.properties & set(proof.proved)
     assert wrong.fault in fault_of(plan, binary, wrong.size)
+
+
+def test_a_load_beyond_the_parameters_of_a_ring_is_not_proved() -> None:
+    plan, binary = kernel(())
+    entry = plan.sequence.launches[0].entry
+    ptx, count = re.subn(rf"(ld\.param\.u32 \s*%r\d+, \[{entry}_param_2)\];", r"\1+4096];", binary.ptx, count=1)
+    assert count == 1
+    assert "memory" not in prove_kernel(plan.sequence, plan.sequence.launches[0], ptx, SECONDS).proved
