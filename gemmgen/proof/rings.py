@@ -53,8 +53,8 @@ class _Group:
 
     slots: frozenset[int] = frozenset()
     registers: frozenset[str] = frozenset()
-    results: frozenset[frozenset[str]] = frozenset()
-    """The registers of each result among them."""
+    results: frozenset[tuple[str, frozenset[str]]] = frozenset()
+    """The shape of each product, and the registers of its result among them."""
 
 
 @dataclass(frozen=True)
@@ -666,9 +666,10 @@ class Ring:
             "races", ("product", instruction.line), fine, "other statements used its registers since the last fence", instruction
         )
         flying = (state.open, *state.groups)
+        result = next(word for word in words if word.startswith("m64n")), targets
         others = [each for group in flying for each in group.results]
-        fine = all(targets == each or not used & each for each in others) and not any(
-            targets & (group.registers - frozenset().union(*group.results)) for group in flying
+        fine = all(each == result or not used & each[1] for each in others) and not any(
+            targets & (group.registers - frozenset().union(*[each for _, each in group.results])) for group in flying
         )
         self.found.note("races", ("operands", instruction.line), fine, "its registers belong to another product in flight", instruction)
         slots = frozenset[int]()
@@ -688,7 +689,7 @@ class Ring:
             ]
             scale = values.of(instruction.operands[3])
             state = replace(state, tracked=self.fragments.multiplied(state.tracked, instruction, use, scale, descriptors))
-        opened = _Group(state.open.slots | slots, state.open.registers | used, state.open.results | {targets})
+        opened = _Group(state.open.slots | slots, state.open.registers | used, state.open.results | {result})
         return replace(state, open=opened, held=held)
 
     def _read(self, state: State, role: Role, instruction: Instruction, content: Content | None, which: int) -> frozenset[int]:

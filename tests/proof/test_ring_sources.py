@@ -137,3 +137,11 @@ def test_a_load_beyond_the_parameters_of_a_ring_is_not_proved() -> None:
     ptx, count = re.subn(rf"(ld\.param\.u32 \s*%r\d+, \[{entry}_param_2)\];", r"\1+4096];", binary.ptx, count=1)
     assert count == 1
     assert "memory" not in prove_kernel(plan.sequence, plan.sequence.launches[0], ptx, SECONDS).proved
+
+
+def test_products_of_two_shapes_with_one_result_in_flight_are_not_proved() -> None:
+    plan, binary = kernel(())
+    first, second, *_ = re.finditer(r"m64n32k16\.f32\.bf16\.bf16 ([^;]*), p, 1, 1, 0, 0;", binary.ptx)
+    ptx = f"{binary.ptx[: second.start()]}m64n32k8.f32.tf32.tf32 {second[1]}, p, 1, 1;{binary.ptx[second.end() :]}"
+    assert first[1][: first[1].index("}")] == second[1][: second[1].index("}")]
+    assert "races" not in prove_kernel(plan.sequence, plan.sequence.launches[0], ptx, SECONDS).proved
