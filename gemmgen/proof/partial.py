@@ -53,11 +53,8 @@ def never_stored(lifter: Lifter, sequence: LaunchSequence, launch: KernelLaunch,
         sources = [_Source(lifter, stores, drawn[0].parts)]
     else:
         sources = list(_earlier(lifter, sequence, launch, module))
-    return [
-        f"{place(load)}: this element of the workspace may never be stored"
-        for load in loads
-        if not any(_is_stored(lifter, load, source) for source in sources)
-    ]
+    lost = next((load for load in loads if not any(_is_stored(lifter, load, source) for source in sources)), None)
+    return [] if lost is None else [f"{place(lost)}: this element of the workspace may never be stored"]
 
 
 def _global(lifter: Lifter) -> list[Access]:

@@ -6,6 +6,7 @@ modelled gives a register of which nothing is known.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -545,6 +546,32 @@ def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bit
         return quotient if not remainder_wanted or product is None else subtract(a, product)
     if b.low < 1 and not known.guessing and not known.proves(path, b.z3 >= 1):
         return None
+    common = _common_factor(known, a, b)
+    if common > 1 and a.constant is None:  # g x divided by g y is x divided by y, and the remainder g times theirs
+        quotient, part = _quotient(known, *(_part(known, value, common) for value in (a, b)))
+        remainder = multiply(part, constant(common))
+        assert remainder is not None
+        known.divisions.append((a.z3, quotient.z3 * b.z3, remainder))
+    else:
+        quotient, remainder = _quotient(known, a, b)
+    return remainder if remainder_wanted else quotient
+
+
+def _common_factor(known: Knowledge, *values: Value) -> int:
+    """The greatest number that divides each summand of several sums."""
+    return math.gcd(*[number for value in values for number in known.polynomials.of(value.z3).values()])
+
+
+def _part(known: Knowledge, value: Value, divisor: int) -> Value:
+    """A sum divided by a factor of all its summands."""
+    total: z3.ArithRef = z3.IntVal(0)
+    for monomial, number in known.polynomials.of(value.z3).items():
+        total = total + z3.Product(z3.IntVal(number // divisor), *map(known.polynomials.term, monomial))
+    return Value(z3.simplify(total), -(-value.low // divisor), value.high // divisor)
+
+
+def _quotient(known: Knowledge, a: Value, b: Value) -> tuple[Value, Value]:
+    """The quotient and the remainder of two numbers that are not known; the divisor is at least 1."""
     never_negative = a.low >= 0
     most = max(0, min(b.high, UNBOUNDED) - 1)
 
@@ -555,8 +582,7 @@ def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bit
 
     for one, other in known.divided:
         if all(mine.eq(theirs) for mine, theirs in zip((a.z3, b.z3), known.quotients[one.z3.get_id()], strict=True)):
-            quotient, remainder = bounded(one.z3, other.z3)
-            return remainder if remainder_wanted else quotient
+            return bounded(one.z3, other.z3)
     q, r = known.symbol("quotient").z3, known.symbol("remainder").z3
     quotient, remainder = bounded(q, r)
     known.facts.append(z3.Implies(b.z3 >= 1, a.z3 == q * b.z3 + r))
@@ -568,7 +594,7 @@ def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bit
     known.divided.append((quotient, remainder))
     known.divisions.append((a.z3, quotient.z3 * b.z3, remainder))
     _block_quotient(known, a, b, quotient, remainder)
-    return remainder if remainder_wanted else quotient
+    return quotient, remainder
 
 
 def _multiple(known: Knowledge, one: z3.ArithRef, other: z3.ArithRef) -> int:
@@ -644,7 +670,19 @@ def _minimum(known: Knowledge, instruction: Instruction, values: list[Value], bi
 def _bits_of_two(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
     if instruction.opcode == "not":
         return None if values[0].base else subtract(constant(-1), values[0])
-    return bitwise(instruction.opcode, values[0], values[1], bits)
+    found = bitwise(instruction.opcode, values[0], values[1], bits)
+    if found is None and instruction.opcode == "or" and bits == 64 and not values[0].base and not values[1].base and not known.guessing:
+        return _high_words(known, *(known.seen(value, bits, False, path) for value in values))
+    return found
+
+
+def _high_words(known: Knowledge, a: Value, b: Value) -> Value:
+    """The bits of two numbers of 64 bits together: the high word is 0 if theirs are, and compilers then divide the low words alone."""
+    both, words = known.symbol("ones", 0, (1 << 64) - 1), 1 << 32
+    inside = z3.And(*[z3.And(each.z3 >= 0, each.z3 < 1 << 64) for each in (a, b)])
+    narrow = z3.And(a.z3 < words, b.z3 < words)
+    known.facts.append(z3.Implies(inside, z3.And(both.z3 >= a.z3, both.z3 >= b.z3, (both.z3 < words) == narrow)))
+    return both
 
 
 def _three_operands(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
