@@ -315,6 +315,38 @@ extern "C" __global__ void kernel(const float* x, float* y, int m, int n, int ld
     unproved=frozenset({"complete", "initialised"}),
 )
 
+VECTORS = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int m, int n, int ldy)
+{
+    const int pitch = (n + 3) / 4 * 4;
+    const long long at = (static_cast<long long>(blockIdx.x) * 256 + threadIdx.x) * 4;
+    if (at >= static_cast<long long>(m) * pitch)
+        return;
+    const int row = static_cast<int>(at / pitch);
+    const int column = static_cast<int>(at % pitch);
+    const float4 vector = *reinterpret_cast<const float4*>(x + at);
+    const float values[4] = {vector.x, vector.y, vector.z, vector.w};
+    for (int v = 0; v < 4; ++v)
+        y[static_cast<long long>(row) * ldy + column + v] = values[v];
+}
+""",
+    (array("x", "input", ("m * n",), ("1",), 16), array("y", "output", ("m", "n"), ("ldy", "1"))),
+    ("m", "n", "ldy"),
+    "ceil_div(ceil_div(m * n, 4), 256)",
+    256,
+    {
+        "vectors overlap": ("threadIdx.x) * 4", "threadIdx.x) * 3", "once"),
+        "two elements of a vector are one": ("column + v", "column + v / 2", "complete"),
+        "rows of another width": ("at % pitch", "at % (pitch + 4)", "once"),
+        "a row is divided by another width": ("at / pitch", "at / (pitch + 4)", "once"),
+        "columns of the low bits": ("at % pitch", "at % 4096", "once"),
+        "a column too far": ("column + v", "column + v + 1", "memory"),
+        "the last vectors are missing": (">= static_cast<long long>(m) * pitch", ">= static_cast<long long>(m) * pitch - 4", "complete"),
+    },
+    ("n % 4 == 0", "ldy >= n", "m * n <= 68719476736"),
+)
+
 SAMPLES = {
     "scale": SCALE,
     "grid stride": GRID_STRIDE,
@@ -325,4 +357,5 @@ SAMPLES = {
     "warp tiles": WARP_TILES,
     "kept": KEPT,
     "rows": ROWS,
+    "vectors": VECTORS,
 }

@@ -45,6 +45,22 @@ def test_a_mistake_is_not_proved(name: str, mistake: str) -> None:
     assert wrong not in proof.proved
 
 
+def test_low_words_are_divided_only_if_high_words_are_zero() -> None:
+    sample = SAMPLES["vectors"]
+    ptx = compile_source(sample.source, architecture="sm_80", options=[], name="sample.cu").ptx
+    right = prove_sequence(sample.sequence, ptx, 120)[0]
+    assert {"memory", "once", "complete"} <= {*right.proved}
+    for old, new in (
+        (", -4294967296;", ", -8589934592;"),
+        (", -4294967296;", ", 4294967295;"),
+        ("or.b64 ", "and.b64 "),
+        ("or.b64 ", "xor.b64 "),
+    ):
+        assert ptx.count(old) == 1
+        wrong = prove_sequence(sample.sequence, ptx.replace(old, new), 120)[0]
+        assert "memory" not in wrong.proved or "once" not in wrong.proved, (old, new)
+
+
 def test_a_counterexample_names_sizes_and_thread() -> None:
     sample = SAMPLES["scale"]
     proof = proof_of(sample, sample.source.replace("i < n", "i <= n"))
