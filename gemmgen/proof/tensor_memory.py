@@ -255,6 +255,8 @@ class TensorRings(Ring):
         self.drained: list[int] = []
         self.set_columns: dict[int, set[tuple[int, int]]] = defaultdict(set)
         self.allocated: set[int] = set()
+        self._kinds: dict[Cells, str] = {}
+        """The kind of the products that write sums."""
         self._loads: dict[object, frozenset[tuple[int, int]]] = {}
         """The columns that a load's threads reach, by its address."""
 
@@ -585,6 +587,8 @@ class TensorRings(Ring):
         held = tuple((slot, was_read or slot in slots) for slot, was_read in state.held)
         cells = (state.opened, column, form.n)
         self.set_columns[state.opened].add((column, form.n))
+        alone = all(other == cells or not _overlap(cells, other) for other in state.begun) and self._kinds.setdefault(cells, name) == name
+        self.found.note("races", ("order", instruction.line), alone, "products of two shapes in flight write the same sums", instruction)
         begins = _is_zero(predicate, values)
         self.found.note(
             "initialised",
@@ -728,6 +732,11 @@ def _beyond_base(content: Content | None) -> int | None:
         one, other = other, one
     before = _beyond_base(one)
     return before + other & 0xFFFFFFFF if before is not None and isinstance(other, int) else None
+
+
+def _overlap(one: Cells, two: Cells) -> bool:
+    """True if two sums of one set have a column in common."""
+    return one[0] == two[0] and one[1] < two[1] + two[2] and two[1] < one[1] + one[2]
 
 
 def _is_zero(predicate: Operand, values: Values) -> bool:

@@ -216,3 +216,14 @@ def test_no_mistake_in_what_alpha_decides_is_proved(name: str, mistake: str) -> 
     wrong = UNEQUAL[mistake](source)
     assert wrong != source
     assert reasons(name, wrong)
+
+
+def test_products_of_two_shapes_do_not_write_the_same_sums() -> None:
+    ptx = kernel()[1]
+    product = re.findall(r"\{\s*\.reg \.pred p;\s*setp[^;]*;\s*tcgen05\.mma[^}]*\}", ptx)[-1]
+    form = re.findall(r"tcgen05\.mma\S* \[[^,]*, [^,]*, [^,]*, (%r\d+)", product)[0]
+    anew = re.sub(r"setp[^;]*;", f"setp.ne.b32 p, 0, 0;\n.reg .b32 half;\nsub.s32 half, {form}, {4 << 17};", product).replace(
+        f"{form}, p;", "half, p;"
+    )
+    reasons = followed(ptx.replace(product, f"{product}\n{anew}")).reasons
+    assert any("two shapes" in each for each in reasons["races"])
