@@ -2,6 +2,7 @@
 
     python -m measurements.exhaustive prepare --jobs 20      compiles all points into a folder; needs no GPU
     python -m measurements.exhaustive time                   times them, on a machine with a GPU and torch
+    python -m measurements.exhaustive again                  times today's choices beside the fastest points of exhaustive.json
     python -m measurements.exhaustive report                 writes exhaustive.md from exhaustive.json
 
 A seed draws bfloat16 products that no file of timed points holds. A point is left out only if its fullest SM cannot multiply its tiles, the
@@ -254,6 +255,35 @@ def search(torch: Any, pool: Pool, folder: Path, number: int, text: str) -> dict
     }
 
 
+def again(torch: Any, pool: Pool, folder: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """A row with today's choice in the place of the one that was timed with all points, beside the fastest of these, in turns."""
+    from gemmgen.perf.contestants import median_seconds
+    from gemmgen.toolchain.compilation import compile_plan
+    from measurements.fit_points import coordinates
+
+    target = find_device(DEVICE)
+    request, groups, rows, choice = _points(row["problem"])
+    wanted, bench, calls = np.array(coordinates(row["best"], ELEMENT_BYTES)), Bench(torch, pool, row["problem"], folder), {}
+    number, place = min(
+        ((number, int(((points.features - wanted) ** 2).sum(axis=1).argmin())) for number, points in enumerate(groups)),
+        key=lambda at: float(((groups[at[0]].features[at[1]] - wanted) ** 2).sum()),
+    )
+    seconds = next(one[1] for one in rows if one[2:] == (number, place))
+    for name, spec in (("choice", choice.candidate.spec), ("best", groups[number].spec(place, seconds < MAX_EARLY))):
+        option = fitted(Candidate(space.label(spec), spec), request, target.architecture)
+        assert not isinstance(option, str)
+        (folder / "binaries").mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "binaries" / option[1].name, pickle.dumps(compile_plan(option[1])))
+        calls[name] = bench.call(Entry(space.label(spec), 0.0, 0.0, option[0].arrays, option[1].sequence, option[1].name))
+        if not bench.is_right(calls[name]):
+            raise SystemExit(f"{row['problem']}: {space.label(spec)} computes a wrong result")
+    found = median_seconds(torch, {"peer": bench.peer, **calls}, sets=bench.sets, rounds=ROUNDS, graph_seconds=TURN_SECONDS)
+    us = {name: round(value * 1e6, 3) for name, value in found.items()}
+    # The choice itself is one of the points.
+    us["best"] = min(us["best"], us["choice"])
+    return row | {"choice": choice.candidate.label, "us": us, "regret": round(us["choice"] / us["best"] - 1, 4)}
+
+
 def report(data: dict[str, Any]) -> str:
     """The page."""
     rows = data["rows"]
@@ -286,7 +316,7 @@ def report(data: dict[str, Any]) -> str:
 def main() -> None:
     """Compiles, times or reports."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("prepare", "time", "report"))
+    parser.add_argument("what", choices=("prepare", "time", "again", "report"))
     parser.add_argument("--folder", type=Path, default=Path("/tmp/gemmgen-points"), help="compiled points")
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--products", type=int, nargs="*", default=list(range(PRODUCTS)), help="numbers of products")
@@ -311,6 +341,15 @@ def main() -> None:
                 print(data["rows"][-1], flush=True)
                 write_atomically(given.out, (json.dumps(data, indent=1) + "\n").encode())
                 torch.cuda.empty_cache()
+    if given.what == "again":
+        import torch
+
+        data, pool = json.loads(given.out.read_text()), Pool(torch, POOL_BYTES)
+        data |= {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "rows": [again(torch, pool, given.folder, row) for row in data["rows"]],
+        }
+        write_atomically(given.out, (json.dumps(data, indent=1) + "\n").encode())
     write_atomically(given.out.with_suffix(".md"), report(json.loads(given.out.read_text())).encode())
 
 

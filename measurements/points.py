@@ -233,7 +233,7 @@ def survey_entries(text: str, device_name: str, seed: int) -> list[Entry]:
     modelled = np.concatenate([seconds_of_many(one.works, target) for one in groups])
     least = np.concatenate([least_seconds(one.works, target) for one in groups])
     traits = np.concatenate([one.traits(np.arange(len(one))) for one in groups])
-    times = bounded_seconds(modelled * np.exp(groups[0].errors(traits)), least)
+    times = bounded_seconds(modelled * np.exp(groups[0].errors(traits)), least) * np.exp(groups[0].corrections(traits))
     features = np.concatenate([one.features for one in groups])
     first = np.cumsum([0, *map(len, groups)])
     sharing, slices = features[:, 7:9].sum(axis=1), 2 ** (2 * features[:, 9] / SHALLOW)

@@ -104,7 +104,8 @@ def _tried_points(request: Request, device: Device) -> _Tried | None:
     traits = np.concatenate([points.traits(places) for points, places in zip(groups, inside, strict=True) if len(places)])
     errors = groups[0].errors(traits) + np.concatenate([points.added for points in groups])[best]
     saved = np.concatenate([points.saved for points in groups])[best]
-    return _Tried(groups, first, best, features, modelled, bounded_seconds(modelled * np.exp(errors), least), saved)
+    expected = bounded_seconds(modelled * np.exp(errors), least) * np.exp(groups[0].corrections(traits))
+    return _Tried(groups, first, best, features, modelled, expected, saved)
 
 
 SUSTAINED_MEMORY = 0.92

@@ -55,6 +55,8 @@ class Points:
     """Traits of some points, by their places, on which the model's error depends: a row for each."""
     errors: Callable[[NDArray[np.float64]], Column]
     """Logarithms of the factors that are expected on the model's times, by the traits of points: fitted to timed points."""
+    corrections: Callable[[NDArray[np.float64]], Column]
+    """The same for the times that are expected after that and after bounds."""
     added: Column
     """Logarithms of the factors on the expected times of each point that traits do not tell."""
     saved: Column

@@ -302,7 +302,8 @@ def test_grids_of_listed_instances_have_the_blocks_of_the_device():
 
 def test_the_fitted_process_corrects_the_model():
     model = point_model()
-    assert model.places.shape == (len(model.weights), len(TRAITS))
+    for process in (model.timed, model.later):
+        assert process.places.shape == (len(process.weights), len(TRAITS))
     for points in space.points(parse_problem("gemm:192,2560,9216,nt,bf16"), H200):
         assert np.abs(points.errors(points.traits(np.arange(len(points))))).max() < 1.0
 
@@ -311,6 +312,7 @@ def test_errors_far_from_all_timed_points_are_the_linear_part():
     model = point_model()
     far = model.centres + 100.0
     assert model.errors(far[None])[0] == pytest.approx(model.level + (far - model.centres) @ model.slopes, rel=1e-4)
+    assert model.corrections(far[None])[0] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_grids_of_large_clusters_leave_multiprocessors_empty():

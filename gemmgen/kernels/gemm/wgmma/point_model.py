@@ -1,8 +1,9 @@
 """The error of the model's times at points of the space: a Gaussian process over traits of points, fitted to timed kernels.
 
 Its mean at a point is a linear function of the traits, and the errors of timed points, each by a weight that falls with the distance of
-its traits. So a measurement of one problem informs about problems in which kernels have similar waves, loads and stages.
-``python -m measurements.fit_points`` fits it."""
+its traits. So a measurement of one problem informs about problems in which kernels have similar waves, loads and stages. A second process
+of small amplitude has what the expected times of all timed kernels, those of later measurements among them, are off by: it changes nothing
+far from these. ``python -m measurements.fit_points`` fits both."""
 
 from __future__ import annotations
 
@@ -108,38 +109,28 @@ class Shapes:
 
 
 @dataclass(frozen=True)
-class PointModel:
-    """The fitted process."""
+class Process:
+    """Values at places, each of which counts less the farther it is."""
 
-    level: float
-    centres: Column
-    """The traits' means."""
-    slopes: Column
-    """Change of the error by each trait."""
-    scales: Column
-    """Factors that give differences of traits their weight in a distance."""
     places: Matrix
-    """Scaled traits of timed points, a row for each."""
+    """Scaled traits, a row for each."""
     weights: Column
-    """Weights of the timed points."""
 
-    def errors(self, traits: Matrix) -> Column:
-        """Logarithms of the factors by which the model's times of points are off, from their traits, a row for each."""
+    def at(self, scaled: Matrix) -> Column:
+        """The sum of the weights for each row of scaled traits."""
         import numpy as np
 
-        apart = traits - self.centres
-        scaled = (apart * self.scales).astype(np.float32)
         # Half the squared distance, negated, is the product less half of each square: one multiplication makes it.
         half = -0.5 * (scaled**2).sum(axis=1, keepdims=True)
         left = np.concatenate([scaled, half, np.ones_like(half)], axis=1)
-        predicted: Column = self.level + apart @ self.slopes
+        found: Column = np.zeros(len(scaled))
         # In parts that a BLAS multiplies by one thread: starting others takes longer than all of it.
         part = max(1, ALONE // max(left.size, 1))
         for first in range(0, len(self.weights), part):
             kinship = left @ self._extended[:, first : first + part]
             np.exp(kinship, out=kinship)
-            predicted += kinship @ self.weights[first : first + part]
-        return predicted
+            found += kinship @ self.weights[first : first + part]
+        return found
 
     @cached_property
     def _extended(self) -> Matrix:
@@ -150,16 +141,49 @@ class PointModel:
         return np.ascontiguousarray(np.concatenate([self.places.T, np.ones_like(squares)[None], squares[None]]))
 
 
+@dataclass(frozen=True)
+class PointModel:
+    """The fitted processes."""
+
+    level: float
+    centres: Column
+    """The traits' means."""
+    slopes: Column
+    """Change of the error by each trait."""
+    scales: Column
+    """Factors that give differences of traits their weight in a distance."""
+    timed: Process
+    later: Process
+
+    def errors(self, traits: Matrix) -> Column:
+        """Logarithms of the factors by which the model's times of points are off, from their traits, a row for each."""
+        return self.level + (traits - self.centres) @ self.slopes + self.timed.at(self.scaled(traits))
+
+    def corrections(self, traits: Matrix) -> Column:
+        """Logarithms of the factors by which the times that are expected of points, after these errors and bounds, are still off."""
+        return self.later.at(self.scaled(traits))
+
+    def scaled(self, traits: Matrix) -> Matrix:
+        """Traits as processes take them."""
+        import numpy as np
+
+        scaled: Any = ((traits - self.centres) * self.scales).astype(np.float32)
+        return scaled  # type: ignore[no-any-return]
+
+
 @cache
 def point_model() -> PointModel:
-    """The process in ``point_costs.json``."""
+    """The processes in ``point_costs.json``."""
     import numpy as np
 
     data = json.loads(FILE.read_text(encoding="utf-8"))
     assert tuple(data["traits"]) == TRAITS
-    places = np.array(data["places"], np.float32) / data["unit"]
+    narrow: dict[str, Any] = {name: np.array(data[name], np.float32) for name in ("places", "weights", "later_places", "later_weights")}
+    timed, later = (
+        Process(narrow[f"{kind}places"].reshape(-1, len(TRAITS)) / data["unit"], narrow[f"{kind}weights"]) for kind in ("", "later_")
+    )
     centres, slopes, scales = (np.array(data[name], np.float64) for name in ("centres", "slopes", "scales"))
-    return PointModel(float(data["level"]), centres, slopes, scales, places, np.array(data["weights"], np.float32))
+    return PointModel(float(data["level"]), centres, slopes, scales, timed, later)
 
 
 def traits_of(shapes: Shapes, works: Works, problem: Extents, device: Device) -> Matrix:

@@ -709,7 +709,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         halves = (at.resident == 1) & (at.cluster_k == 2)
         of_halves = np.where(at.tile_m == BLOCK_ROWS, SHORT_NARROW_HALVES, SHORT_HALVES)
         beside_traits = np.where(sliced, np.where(halves, of_halves, 0.0), SHORT_WHOLE)
-    return Points(made, features, traits, lambda found: point_model().errors(found), beside_traits, saved, spec)
+    model = point_model()
+    return Points(made, features, traits, model.errors, model.corrections, beside_traits, saved, spec)
 
 
 def _settle_evenly(at: Lattice, waves: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
