@@ -139,10 +139,10 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
                 choice = (choose_by if complete else _chosen_before)(table, request, device, architecture)
             else:
                 choice = _promised(choose(plain, device, architecture, complete=complete), request, architecture or device.architecture)
+            _CHOICES[key] = choice
         finally:
             if collecting:
                 gc.enable()
-        _CHOICES[key] = choice
     return choice
 
 

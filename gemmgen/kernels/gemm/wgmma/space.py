@@ -733,7 +733,7 @@ def _finishing_clocks(lattice: Lattice, request: GemmRequest) -> float:
     """Clock cycles of an SM for the epilogue of an element, which all points have in common, on problems of any size."""
     if not request.epilogue:
         return 0.0
-    key = lattice.storage, request.epilogue
+    key = lattice.storage, lattice.ping_pong, request.epilogue
     if key not in _FINISHING:
         if len(_FINISHING) >= REMEMBERED:
             _FINISHING.clear()
