@@ -16,7 +16,7 @@ import sys
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,7 @@ def classes_table(journals: list[Path]) -> str:
 
 # -- times -----------------------------------------------------------------------------------------------------------
 
-REPEATS, ENOUGH_SECONDS = 2, 0.4
+REPEATS, ENOUGH_SECONDS = 3, 0.8
 """Least number of repetitions, of which the fastest counts, and the time from which on there are no more of them."""
 
 
@@ -185,14 +185,18 @@ def timed(item: Item) -> Record:
     def over_the_field() -> None:
         reports.append(verify_field(plan, binary))
 
-    whole = _least_seconds(over_the_field)
+    ordinary = [_case(plan, binary, case) for case in cases]
+    over_the_field()
     report = reports[0]
     record = record_of(listed_plan, compile_plan(listed_plan), report)
     if report.outcome != "passed":
         return {"skipped": report.text[:200], "record": record}
-    each = [_seconds_of_case(plan, binary, case) for case in cases]
+    if plan.spec.kind == "gemm":
+        ordinary.append(_case(plan, binary, _several_tiles(plan)))
+    whole, *each = _least_seconds([over_the_field, *ordinary])
+    largest = each[-1] if plan.spec.kind == "gemm" else max(each)
+    each = each[: len(cases)]
     usual, slowest = sum(each) / len(each), max(each)
-    largest = _seconds_of_case(plan, binary, _several_tiles(plan)) if plan.spec.kind == "gemm" else slowest
     times = {
         "case_seconds": round(usual, 4),
         "largest_case_seconds": round(largest, 4),
@@ -210,14 +214,15 @@ def _several_tiles(plan: KernelPlan) -> Case:
     return next(case for case in oracle_of("gemm").cases(plan) if case.name == "2 x 3 tiles")
 
 
-def _seconds_of_case(plan: KernelPlan, binary: Binary, case: Case) -> float:
+def _case(plan: KernelPlan, binary: Binary, case: Case) -> Callable[[], None]:
+    """The run of an ordinary case."""
     backend = EmulatorBackend(hazards=True)
 
     def ordinary() -> None:
         result = verify_case(plan, binary, backend, case)
         assert result.passed, result.failure
 
-    return _least_seconds(ordinary)
+    return ordinary
 
 
 def _unit(plan: KernelPlan, label: str) -> str:
@@ -228,14 +233,17 @@ def _unit(plan: KernelPlan, label: str) -> str:
     return "tensor core" if folders & set(label.split("/")) else "FFMA"
 
 
-def _least_seconds(run: Callable[[], object]) -> float:
-    """Processor time of the fastest repetition; the first one prepares what later ones share."""
-    times: list[float] = []
-    while len(times) < REPEATS or sum(times) < ENOUGH_SECONDS:
-        started = time.process_time()
-        run()
-        times.append(time.process_time() - started)
-    return min(times)
+def _least_seconds(runs: Sequence[Callable[[], object]]) -> list[float]:
+    """Processor time of the fastest repetition of each run. They take turns, so that other work on the machine disturbs all alike; first
+    ones prepare what later ones share."""
+    times: list[list[float]] = [[] for _ in runs]
+    while any(len(own) < REPEATS or sum(own) < ENOUGH_SECONDS for own in times):
+        for own, run in zip(times, runs, strict=True):
+            if len(own) < REPEATS or sum(own) < ENOUGH_SECONDS:
+                started = time.process_time()
+                run()
+                own.append(time.process_time() - started)
+    return [min(own) for own in times]
 
 
 def times_table(journals: list[Path]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -24,7 +24,8 @@ _WITHOUT_RESULTS = (
     *("st", "sust", "red", "bar", "barrier", "stmatrix", "bra", "brx", "ret", "exit", "trap"),
     *("membar", "fence", "cp", "griddepcontrol"),
 )
-_PRODUCTS = ("mma", "wmma", "wgmma", "ldmatrix")
+PRODUCTS = ("mma", "wmma", "wgmma", "ldmatrix")
+"""Products of tensor cores, and their loads."""
 _MEMORY = ("ld", "ldu", "ldmatrix")
 _READS_MEMORY = ("ld", "ldu", "ldmatrix", "atom", "tex", "tld4", "suld")
 _FLOAT_OPCODES = (
@@ -247,6 +248,37 @@ class ProgramFlow:
         return frozenset(id(each.instruction) for block in self.blocks for each in block if _brings_data(each, feeding))
 
     @cached_property
+    def loads_of_floats(self) -> frozenset[int]:
+        """Loads that feed floating-point instructions, by identity, but for those of factors and sums of integers."""
+        feeding = _feeding_floats(self.blocks, integer_products=False)
+        instructions = [each.instruction for block in self.blocks for each in block]
+        integers = any(inst.opcode == "tcgen05" and inst.has("kind::i8") for inst in instructions)
+        loads = {
+            id(each.instruction)
+            for block in self.blocks
+            for each in block
+            if each.instruction.opcode in _MEMORY and not each.instruction.has("param") and not feeding.isdisjoint(each.writes)
+        }
+        return frozenset(loads | {id(inst) for inst in instructions if _brings_sums(inst) and not (integers and inst.opcode == "tcgen05")})
+
+    @cached_property
+    def loads_of_values(self) -> frozenset[int]:
+        """Loads, by identity, whose bits reach a number that is made of an integer, or stored beyond the block."""
+        names: set[str] = set()
+        for inst, reads, _ in itertools.chain.from_iterable(self.blocks):
+            if inst.opcode == "cvt" and inst.types and is_float(inst.types[0]):
+                names.update(reads)
+            elif inst.opcode in ("st", "red") and inst.has("global"):
+                names.update(*map(_names, inst.operands[1:]))
+        names = _behind(names, self.blocks, lambda inst: inst.opcode in _READS_MEMORY or inst.type == "pred" or inst.opcode == "setp")
+        return frozenset(
+            id(each.instruction)
+            for block in self.blocks
+            for each in block
+            if each.instruction.opcode in _MEMORY and not names.isdisjoint(each.writes)
+        )
+
+    @cached_property
     def _writing(self) -> frozenset[int]:
         """Instructions that write registers, by identity."""
         return frozenset(id(each.instruction) for block in self.blocks for each in block if each.writes)
@@ -287,7 +319,7 @@ class ProgramFlow:
             more = set()
             for number, (_, region) in self.regions.items():
                 if number in states and states[number][-1] & self._deciding[number][-1][1]:
-                    more |= {id(inst) for other in region for inst in self.program.blocks[other].body}
+                    more |= {id(inst) for other in region for inst in self.program.blocks[other].body} - set(plain)
             if more <= roots:
                 break
             roots |= more
@@ -362,30 +394,52 @@ def _names(operand: Operand) -> set[str]:
     return {register.name for register in registers_of(operand)}
 
 
-def _feeding_floats(blocks: Sequence[Sequence[Effect]]) -> set[str]:
-    """Registers whose values reach a floating-point instruction, through any instructions that move and combine bits."""
+def is_float(type_name: str) -> bool:
+    """True for types of floats, and of pairs of them."""
+    return type_name in _FLOAT_TYPES
+
+
+def _feeding_floats(blocks: Sequence[Sequence[Effect]], *, integer_products: bool = True) -> set[str]:
+    """Registers whose values reach a floating-point instruction, through any instructions that move and combine bits; products of tensor
+    cores count as such, also those of integers if ``integer_products``."""
     names: set[str] = set()
+    for inst, reads, _ in itertools.chain.from_iterable(blocks):
+        reads_integers = inst.opcode == "cvt" and inst.types and not is_float(inst.types[-1])
+        if _computes_floats(inst) and not reads_integers and (integer_products or any(map(is_float, inst.modifiers))):
+            names.update(reads)
+    return _behind(names, blocks, lambda inst: _computes_floats(inst) or inst.opcode in _READS_MEMORY)
+
+
+def _computes_floats(inst: Instruction) -> bool:
+    """True for arithmetic on floats, and for products of tensor cores."""
+    return inst.opcode in _FLOAT_OPCODES and (inst.opcode in PRODUCTS or any(map(is_float, inst.modifiers)))
+
+
+def _behind(names: set[str], blocks: Sequence[Sequence[Effect]], ends: Callable[[Instruction], bool]) -> set[str]:
+    """Registers whose values reach those of these names, through all instructions but those at which a trace ends."""
     sources: dict[str, set[str]] = {}
     for inst, reads, writes in itertools.chain.from_iterable(blocks):
-        if inst.opcode in _FLOAT_OPCODES and (inst.opcode in _PRODUCTS or any(m in _FLOAT_TYPES for m in inst.modifiers)):
-            if not (inst.opcode == "cvt" and inst.types and inst.types[-1] not in _FLOAT_TYPES):
-                names.update(reads)
-        elif inst.opcode not in _READS_MEMORY:
+        if not ends(inst):
             for name in writes:
                 sources.setdefault(name, set()).update(reads)
-    work = list(names)
+    reached, work = set(names), list(names)
     while work:
-        new = sources.get(work.pop(), set()) - names
-        names |= new
+        new = sources.get(work.pop(), set()) - reached
+        reached |= new
         work += new
-    return names
+    return reached
 
 
 def _brings_data(each: Effect, feeding: set[str]) -> bool:
     inst = each.instruction
     if inst.opcode in _MEMORY:
         return inst.opcode == "ldmatrix" or (not inst.has("param") and not feeding.isdisjoint(each.writes))
-    return inst.opcode in _PRODUCTS
+    return inst.opcode in PRODUCTS or _brings_sums(inst)
+
+
+def _brings_sums(inst: Instruction) -> bool:
+    """True for loads of tensor memory, and for atomic operations on floats."""
+    return (inst.opcode == "tcgen05" and inst.modifiers[0] == "ld") or (inst.opcode == "atom" and is_float(inst.type))
 
 
 @dataclass(frozen=True)

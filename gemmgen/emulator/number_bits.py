@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 
-from gemmgen.emulator.data_flow import ProgramFlow, instructions_of, written_by
+from gemmgen.emulator.data_flow import PRODUCTS, ProgramFlow, instructions_of, is_float, written_by
+from gemmgen.emulator.instructions.forms import SPARSE
+from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Instruction, Integer, Operand, Register, source_registers
-from gemmgen.emulator.whole_words import masked_words
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, source_registers
+from gemmgen.emulator.whole_words import byte_masks, inverted_words
 
 _ON_BITS = frozenset(
     (
@@ -37,22 +40,65 @@ _ON_BITS = frozenset(
     )
 )
 """Instructions that compute with bits, if their type is an integer."""
+_MOVES = ("mov", "selp", "shfl", "ld", "ldu", "atom", "tex", "tld4", "suld")
+"""Instructions whose type says nothing of the bits that they move."""
 _HALVES = frozenset((0xFFFF, -0x10000, 0xFFFF0000))
 _HALF = 16
 
 
 @lru_cache(maxsize=64)
-def bits_of_numbers(flow: ProgramFlow, plain: frozenset[int]) -> Instruction | None:
+def bits_of_numbers(flow: ProgramFlow, plain: frozenset[int], *, has_integers: bool = False) -> Instruction | None:
     """An instruction that computes with the bits of floats, besides masks of whole bytes; None if there is none. Results of the
-    instructions in ``plain``, by identity, are no floats."""
-    known = masked_words(flow.program).keys() | flow.flagged_words.tests
+    instructions in ``plain``, by identity, are no floats. Where factors or results are integers of 8 bits (``has_integers``), these and
+    their sums are none either."""
+    program = flow.program
+    allowed = byte_masks(program).keys() | flow.flagged_words.tests | inverted_words(program)
+    floats = results_of_floats(flow) - plain
+    if not has_integers:
+        data = flow.data_sources - plain
+        return on_bits(flow, data | floats | (held_in_shared(flow, data) & flow.loads_of_values), plain, allowed)
+    packing = packing_of(program)
+    packed = packing.words.keys() | packing.parts
+    results = (inst for inst in instructions_of(program) if inst.types and not is_float(inst.types[0]))
+    integers = {id(inst) for inst in results if inst.opcode in ("cvt", *PRODUCTS)}
+    return on_bits(flow, (flow.loads_of_floats | floats) - packed, plain | packed | integers, allowed | packed)
+
+
+def results_of_floats(flow: ProgramFlow) -> frozenset[int]:
+    """Instructions that compute floats, by identity."""
+    computing = (inst for inst in instructions_of(flow.program) if inst.opcode not in _MOVES and inst.types and written_by(inst))
+    return frozenset(id(inst) for inst in computing if is_float(inst.types[0]) and inst.opcode not in ("setp", "testp"))
+
+
+def on_bits(
+    flow: ProgramFlow, sources: Collection[int], plain: frozenset[int] = frozenset(), allowed: Collection[int] = (), narrowest: int = 0
+) -> Instruction | None:
+    """An instruction that computes with the bits of numbers that come from ``sources``, by identity, unless it is ``allowed`` to; None if
+    there is none. ``narrowest``: bytes of the smallest elements of data; loads of fewer bytes take parts of a number."""
     metadata = _metadata_registers(flow.program)
-    for inst, tainted in flow.spread_from(flow.data_sources - plain, plain):
-        if id(inst) in known or not tainted.any_of(source_registers(inst)) or metadata.issuperset(written_by(inst) or ("",)):
+    for inst, tainted in flow.spread_from(sources, plain):
+        if id(inst) in sources and inst.opcode == "ld" and TYPE_BYTES.get(inst.type, narrowest) < narrowest:
+            return inst
+        if id(inst) in allowed or not tainted.any_of(source_registers(inst)) or metadata.issuperset(written_by(inst) or ("",)):
             continue
-        if computes_with_bits(flow, inst) and not (inst.opcode == "prmt" and _selects_bytes(flow, inst.operands[3])):
+        if computes_with_bits(flow, inst):
             return inst
     return None
+
+
+def held_in_shared(flow: ProgramFlow, sources: Collection[int]) -> frozenset[int]:
+    """Loads of the memory of blocks and threads, by identity, if a program keeps numbers that come from ``sources`` there: integers among
+    them may be parts of numbers."""
+    inside = {id(inst) for inst in instructions_of(flow.program) if inst.opcode in ("ld", "ldmatrix") and not _is_outside(inst)}
+    for inst, tainted in flow.spread_from(sources):
+        stores = inst.opcode in ("st", "stmatrix") and not inst.has("global") and tainted.any_of(source_registers(inst))
+        if stores or inst.opcode == "cp":
+            return frozenset(inside)
+    return frozenset()
+
+
+def _is_outside(inst: Instruction) -> bool:
+    return any(map(inst.has, ("global", "param", "const")))
 
 
 def _metadata_registers(program: Program) -> frozenset[str]:
@@ -75,7 +121,7 @@ def _metadata_registers(program: Program) -> frozenset[str]:
 
 def _metadata_operand(inst: Instruction) -> Operand | None:
     """The metadata of a product with a sparse A: behind B in wgmma, behind C in mma."""
-    if inst.opcode not in ("mma", "wgmma") or not (inst.has("sp") or inst.has("sp::ordered_metadata")):
+    if inst.opcode not in ("mma", "wgmma") or inst.first_of(SPARSE) is None:
         return None
     place = 3 if inst.opcode == "wgmma" else 4
     return inst.operands[place] if len(inst.operands) > place else None
@@ -110,7 +156,7 @@ def computes_with_bits(flow: ProgramFlow, inst: Instruction) -> bool:
         to, *_, source = (*inst.types, "", "")[:2]
         return _is_integer(source) and not _is_integer(to)
     if inst.opcode == "prmt":
-        return not _has_no_sign(inst.operands[3])
+        return not (_has_no_sign(inst.operands[3]) or _selects_bytes(flow, inst.operands[3]))
     if not _is_integer(inst.type):
         return inst.opcode == "testp"
     if inst.opcode == "and":

@@ -101,9 +101,15 @@ class Words:
 
     def require_bytes(self, words: Array, masks: Array) -> None:
         """Raises NoFieldMeaning if a mask cuts a byte of a word that elements have."""
-        whole = ((masks & _TOP_BITS) >> np.uint32(7)) * np.uint32(0xFF) == masks
-        if not np.all(whole) and np.any(~whole & (words != 0) & (self._number_of(np.asarray(words)) < self._last)):
+        cut = cuts_bytes(masks)
+        if np.any(cut) and np.any(cut & (words != 0) & (self._number_of(np.asarray(words)) < self._last)):
             raise NoFieldMeaning("a mask takes bytes of elements apart")
+
+
+def cuts_bytes(masks: Array) -> Array:
+    """True for masks that leave parts of bytes."""
+    cut: Array = ((masks & _TOP_BITS) >> np.uint32(7)) * np.uint32(0xFF) != masks
+    return cut
 
 
 whole_words: ContextVar[Words | None] = ContextVar("whole_words", default=None)

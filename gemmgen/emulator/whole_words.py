@@ -98,11 +98,12 @@ class _Sources:
                 if inst.opcode == "mov" and inst.type in ("b32", "u32") and isinstance(inst.operands[1], Register):
                     work += (new := {inst.operands[1].name} - seen)
                     seen |= new
-                elif not self._inverts_words(inst):
+                elif not self.inverts_words(inst):
                     return False
         return True
 
-    def _inverts_words(self, inst: Instruction) -> bool:
+    def inverts_words(self, inst: Instruction) -> bool:
+        """True if an instruction inverts the highest bit of each byte of whole words from memory."""
         word = next((operand for operand in inst.operands[1:] if isinstance(operand, Register)), None)
         numbers = [self.constant(operand) for operand in inst.operands[1:]]
         if inst.opcode != "xor" or word is None or _SIGNS not in numbers:
@@ -176,6 +177,23 @@ def masked_words(program: Program) -> dict[int, Register]:
     sources = _Sources(program)
     masked = ((id(inst), sources.masked_word(inst)) for inst in instructions_of(program) if inst.opcode == "and")
     return {known: word for known, word in masked if word is not None}
+
+
+@of_program
+def byte_masks(program: Program) -> dict[int, bool]:
+    """Those of `masked_words` whose masks leave and clear whole bytes: True where the run has to check it, as the text does not show it."""
+    sources, words = _Sources(program), masked_words(program)
+    masks = {id(inst): mask for inst in instructions_of(program) for mask in inst.operands[1:] if mask != words.get(id(inst), mask)}
+    numbers = {known: sources.constant(mask) for known, mask in masks.items()}
+    whole = {known: number is None or set(number.to_bytes(_WORD, "little")) <= {0, 0xFF} for known, number in numbers.items()}
+    return {known: number is None for known, number in numbers.items() if whole[known]}
+
+
+@of_program
+def inverted_words(program: Program) -> frozenset[int]:
+    """Instructions that invert the highest bit of each byte of words from memory, by identity: no number stays as it is."""
+    sources = _Sources(program)
+    return frozenset(id(inst) for inst in instructions_of(program) if sources.inverts_words(inst))
 
 
 @of_program

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gemmgen.emulator.data_flow import ProgramFlow
     from gemmgen.emulator.data_loads import DataLoads
-    from gemmgen.emulator.ptx.syntax import Instruction
+
+    Array = npt.NDArray[Any]
 
 FLOATS = {"f32": 31, "f16": 16, "bf16": 16}
 """Types that are drawn from the field, and their bits that count."""
@@ -128,9 +128,7 @@ def _differs_on_numbers(
             second = run_launches(other.code, other.launches, numbers, symbols, None, own).arrays()
             wanted = {name: _numbers(array) for name, array in second.items()}
         else:
-            known = {name: _numbers(argument) for name, argument in numbers.items() if argument.is_array}
-            # `evaluate` has read the expressions, and refused all but arithmetic of arrays.
-            wanted = {name: np.asarray(eval(text, {"__builtins__": {}}, known)).reshape(-1) for name, text in other.items()}
+            wanted = {name: evaluate(text, numbers, over_field=False).reshape(-1) for name, text in other.items()}
     except UnusableInput:
         raise
     except GemmgenError as error:
@@ -260,8 +258,9 @@ def _difference(name: str, array: KernelArgument, wanted: npt.NDArray[Any]) -> s
 
 
 def _doubt(code: KernelCode, launches: Sequence[Launch], loads: DataLoads, narrowest: int) -> str:
-    """The decision that data take in a kernel; empty if there is none."""
+    """The decision that data take in a kernel; empty if there is none. ``narrowest``: bytes of the smallest elements of data."""
     from gemmgen.emulator.data_flow import ProgramFlow
+    from gemmgen.emulator.number_bits import held_in_shared, on_bits, results_of_floats
     from gemmgen.emulator.program import link
 
     for launch in launches:
@@ -271,35 +270,11 @@ def _doubt(code: KernelCode, launches: Sequence[Launch], loads: DataLoads, narro
             return f"{launch.entry.name}: {dependence.reason}"
         if dependence.choices:
             return f"{launch.entry.name}: a choice depends on data: {dependence.choices[0].text.strip()}"
-        if (inst := _on_bits_of_data(flow, {id(each) for each in loads.found.values()}, narrowest)) is not None:
+        sources = frozenset(map(id, loads.found.values()))
+        sources |= held_in_shared(flow, sources) | results_of_floats(flow)
+        if (inst := on_bits(flow, sources, narrowest=narrowest)) is not None:
             return f"{launch.entry.name}: it computes with the bits of numbers: {inst.text.strip()}"
     return ""
-
-
-def _on_bits_of_data(flow: ProgramFlow, loads: set[int], narrowest: int) -> Instruction | None:
-    """An instruction that computes with the bits of numbers, besides those that take halves of words; None if there is none.
-
-    ``narrowest``: bytes of the smallest elements of data; loads of fewer bytes take parts of a number.
-    """
-    from gemmgen.emulator.data_flow import instructions_of
-    from gemmgen.emulator.number_bits import computes_with_bits
-    from gemmgen.emulator.ptx.syntax import TYPE_BYTES, source_registers
-
-    inside = {id(inst) for inst in instructions_of(flow.program) if inst.opcode in ("ld", "ldmatrix") and not inst.has("global")}
-    inside -= {id(inst) for inst in instructions_of(flow.program) if inst.has("param") or inst.has("const")}
-    states = list(flow.spread_from(loads))
-    keeps = any(
-        inst.opcode in ("st", "stmatrix") and not inst.has("global") and tainted.any_of(source_registers(inst)) for inst, tainted in states
-    )
-    if keeps or any(inst.opcode == "cp" for inst, _ in states):
-        loads = loads | inside
-        states = list(flow.spread_from(loads))
-    for inst, tainted in states:
-        if id(inst) in loads and inst.opcode == "ld" and TYPE_BYTES.get(inst.type, 4) < narrowest:
-            return inst
-        if tainted.any_of(source_registers(inst)) and computes_with_bits(flow, inst):
-            return inst
-    return None
 
 
 def _degree_of_launches(code: KernelCode, launches: Sequence[Launch]) -> int:
@@ -314,8 +289,106 @@ def _degree_of_launches(code: KernelCode, launches: Sequence[Launch]) -> int:
 # -- expressions ---------------------------------------------------------------------------------------------------
 
 
-def evaluate(text: str, arguments: Mapping[str, KernelArgument]) -> npt.NDArray[Any]:
-    """A NumPy expression of the arguments over the field: + - * @, .T, .reshape(...), .sum(axis=...), slices and numbers.
+class _Residues:
+    """Arithmetic of expressions over the field, on uint64 below the modulus."""
+
+    def of(self, argument: KernelArgument) -> Array:
+        """An argument's elements."""
+        import numpy as np
+
+        from gemmgen.emulator import residues
+
+        value = np.asarray(argument.value)
+        if argument.type not in FLOATS:
+            return self._reduced(residues.of_integers(value), value)
+        words = np.ascontiguousarray(value).view(np.uint32 if argument.type == "f32" else np.uint16)
+        return self._reduced(residues.of_codes(words, argument.type), value)
+
+    def number(self, value: float) -> Array:
+        """A literal."""
+        import numpy as np
+
+        from gemmgen.emulator import residues
+
+        return np.array(residues.of_float(value), np.uint64)
+
+    def negative(self, value: Array) -> Array:
+        """The residue that gives 0 with another one."""
+        import numpy as np
+
+        from gemmgen.emulator import residues
+
+        return self._reduced(np.uint64(residues.MODULUS) - value, value)
+
+    def sum(self, a: Array, b: Array) -> Array:
+        """a + b."""
+        return self._reduced(a + b, a)
+
+    def product(self, a: Array, b: Array) -> Array:
+        """a * b."""
+        from gemmgen.emulator import residues
+
+        return self._reduced(residues.multiplied(a, b), a)
+
+    def matrix_product(self, a: Array, b: Array) -> Array:
+        """a @ b."""
+        from gemmgen.emulator import residues
+
+        return residues.matrix_product(a, b)
+
+    def total(self, value: Array, axis: int | None) -> Array:
+        """Sums along an axis, or of all elements."""
+        import numpy as np
+
+        summed = value.sum(dtype=np.uint64, axis=axis)
+        return self._reduced(summed, summed)
+
+    def _reduced(self, value: Array, like: Array) -> Array:
+        import numpy as np
+
+        from gemmgen.emulator import residues
+
+        return residues.canonical(value).reshape(np.shape(like))
+
+
+class _Numbers:
+    """Arithmetic of expressions on real numbers, in float64."""
+
+    def of(self, argument: KernelArgument) -> Array:
+        """An argument's elements."""
+        return _numbers(argument)
+
+    def number(self, value: float) -> Array:
+        """A literal."""
+        import numpy as np
+
+        return np.array(value)
+
+    def negative(self, value: Array) -> Array:
+        """The number that gives 0 with another one."""
+        return -value
+
+    def sum(self, a: Array, b: Array) -> Array:
+        """a + b."""
+        return a + b
+
+    def product(self, a: Array, b: Array) -> Array:
+        """a * b."""
+        return a * b
+
+    def matrix_product(self, a: Array, b: Array) -> Array:
+        """a @ b."""
+        result: Array = a @ b
+        return result
+
+    def total(self, value: Array, axis: int | None) -> Array:
+        """Sums along an axis, or of all elements."""
+        result: Array = value.sum(axis=axis)
+        return result
+
+
+def evaluate(text: str, arguments: Mapping[str, KernelArgument], *, over_field: bool = True) -> Array:
+    """A NumPy expression of the arguments, over the field or in float64: + - * @, .T, .reshape(...), .sum(axis=...), slices and numbers.
 
     Raises ``UnusableInput`` for anything else.
     """
@@ -328,7 +401,7 @@ def evaluate(text: str, arguments: Mapping[str, KernelArgument]) -> npt.NDArray[
     import numpy as np
 
     try:
-        return _value(tree.body, arguments, 0)
+        return _value(tree.body, arguments, _Residues() if over_field else _Numbers(), 0)
     except (ValueError, IndexError, TypeError, np.exceptions.AxisError) as error:
         raise UnusableInput(f"--field: {text!r}: {error}") from None
 
@@ -353,57 +426,42 @@ def _degree_of(node: ast.expr) -> int:
     return 0
 
 
-def _value(node: ast.expr, arguments: Mapping[str, KernelArgument], depth: int) -> npt.NDArray[Any]:
-    """Residues as uint64 below the modulus."""
+def _value(node: ast.expr, arguments: Mapping[str, KernelArgument], meaning: _Residues | _Numbers, depth: int) -> Array:
     import numpy as np
-
-    from gemmgen.emulator import residues
 
     if depth > _DEEPEST_EXPRESSION:
         raise UnusableInput(f"--field: an expression nested more than {_DEEPEST_EXPRESSION} deep")
+
+    def below(inner: ast.expr) -> Array:
+        return _value(inner, arguments, meaning, depth + 1)
+
     match node:
         case ast.Name(id=name) if name in arguments:
-            return _residues_of(arguments[name])
+            return meaning.of(arguments[name])
         case ast.Constant(value=int() | float() as number):
-            return residues.canonical(residues.of_float(float(number))).reshape(())
+            return meaning.number(float(number))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = _value(operand, arguments, depth + 1)
-            return residues.canonical(np.uint64(residues.MODULUS) - value).reshape(value.shape)
+            return meaning.negative(below(operand))
         case ast.BinOp(left=left, op=ast.MatMult(), right=right):
-            return residues.matrix_product(_value(left, arguments, depth + 1), _value(right, arguments, depth + 1))
+            return meaning.matrix_product(below(left), below(right))
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() as operator, right=right):
-            a, b = np.broadcast_arrays(_value(left, arguments, depth + 1), _value(right, arguments, depth + 1))
+            a, b = np.broadcast_arrays(below(left), below(right))
             if isinstance(operator, ast.Mult):
-                result = residues.multiplied(a, b)
-            else:
-                result = a + (b if isinstance(operator, ast.Add) else np.uint64(residues.MODULUS) - b)
-            return residues.canonical(result).reshape(a.shape)
+                return meaning.product(a, b)
+            return meaning.sum(a, b if isinstance(operator, ast.Add) else meaning.negative(b))
         case ast.Attribute(value=inner, attr="T"):
-            return _value(inner, arguments, depth + 1).T
+            return below(inner).T
         case ast.Subscript(value=inner, slice=index):
-            chosen: npt.NDArray[Any] = _value(inner, arguments, depth + 1)[_index(index)]
+            chosen: Array = below(inner)[_index(index)]
             return chosen
         case ast.Call(func=ast.Attribute(value=inner, attr="reshape"), args=sizes, keywords=[]):
-            return _value(inner, arguments, depth + 1).reshape([_integer(size) for size in sizes])
+            return below(inner).reshape([_integer(size) for size in sizes])
         case ast.Call(func=ast.Attribute(value=inner, attr="sum"), args=[], keywords=keywords):
             axes = {keyword.arg: _integer(keyword.value) for keyword in keywords}
-            total = _value(inner, arguments, depth + 1).sum(dtype=np.uint64, axis=axes.get("axis"))
-            return residues.canonical(total).reshape(np.shape(total))
+            return meaning.total(below(inner), axes.get("axis"))
         case _:
             known = ", ".join(arguments)
             raise UnusableInput(f"--field: {ast.unparse(node)!r} is not understood; there are {known}, + - * @, .T, .reshape and .sum")
-
-
-def _residues_of(argument: KernelArgument) -> npt.NDArray[Any]:
-    import numpy as np
-
-    from gemmgen.emulator import residues
-
-    value = np.asarray(argument.value)
-    if argument.type in FLOATS:
-        words = np.ascontiguousarray(value).view(np.uint32 if argument.type == "f32" else np.uint16)
-        return residues.canonical(residues.of_codes(words, argument.type)).reshape(value.shape)
-    return residues.canonical(residues.of_integers(value)).reshape(value.shape)
 
 
 def _integer(node: ast.expr) -> int:

@@ -442,10 +442,10 @@ def _run_on(
     for name, earlier in storage.items():
         if stray := memory[name].stray_write(earlier, True):
             return stray, compared, ""
-    return "", compared, _doubt(flows, loads, _in_integers(plan)) if first_run else ""
+    return "", compared, _doubt(flows, loads, _has_integers(plan)) if first_run else ""
 
 
-def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads, in_integers: bool) -> str:
+def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads, has_integers: bool) -> str:
     """Why the kernel is no polynomial: data decide about branches, addresses or values, or the bits of floats are computed with."""
     flags = frozenset[int]().union(*(flow.flagged_words.flags(loads.bytes_of, loads.found) for flow in flows))
     if flags != frozenset[int]().union(*(flow.flagged_words.tests for flow in flows)):
@@ -455,14 +455,14 @@ def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads, in_integers: bool) ->
         dependence = flow.dependence(loads.found.values(), plain)
         if dependence.reason:
             return dependence.reason
-        if not in_integers and (inst := bits_of_numbers(flow, plain)) is not None:
+        if (inst := bits_of_numbers(flow, plain, has_integers=has_integers)) is not None:
             return f"it computes with the bits of numbers, and residues have no sign: {inst.text.strip()}"
         if dependence.choices:
             return f"a choice depends on data: {dependence.choices[0].text.strip()}"
     return ""
 
 
-def _in_integers(plan: KernelPlan) -> bool:
+def _has_integers(plan: KernelPlan) -> bool:
     """True if factors or results are integers of 8 bits, whose sums and roundings are arithmetic on integers."""
     types = {array.type for array in plan.sequence.arrays if array.role != "workspace"}
     return "s8" in types or (plan.spec.kind == "conv2d" and "u8" in types)

@@ -149,6 +149,24 @@ def test_kernels_that_see_the_sign_of_numbers_get_no_verdict(tmp_path, value):
     assert "field: same" in result.output, result.output
 
 
+OF_INTEGERS = """extern "C" __global__ void f(const signed char* a, const float* s, float* c) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float v = s[0] * 0.0f + static_cast<float>(a[i]);
+    c[i] = {value};
+}}"""
+
+
+@pytest.mark.parametrize("value", ["__int_as_float(__float_as_int(v) & 0x7fffffff)", "__int_as_float(max(__float_as_int(v), 0))"])
+def test_signs_of_numbers_made_of_integers_get_no_verdict(tmp_path, value):
+    for name, text in (("one.cu", "v"), ("other.cu", value)):
+        (tmp_path / name).write_text(OF_INTEGERS.format(value=text))
+    arguments = ["--grid", "1", "--block", "64", "--arg", "s8[64]=random", "--arg", "f32[1]=random", "--arg", "f32[64]"]
+    result = CliRunner().invoke(cli, ["emulate", str(tmp_path / "one.cu"), *arguments, "--field", str(tmp_path / "other.cu")])
+    assert "field: not claimed: f: it computes with the bits of numbers" in result.output, result.output
+    result = CliRunner().invoke(cli, ["emulate", str(tmp_path / "one.cu"), *arguments, "--field", str(tmp_path / "one.cu")])
+    assert "field: same" in result.output, result.output
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

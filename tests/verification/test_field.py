@@ -100,6 +100,53 @@ def test_kernels_that_take_signs_are_not_claimed(bits):
     assert report.outcome == "wrong" or "bits of numbers" in report.reason
 
 
+@pytest.mark.parametrize(
+    "element",
+    [
+        "__int_as_float(__float_as_int({}) & 0x7fffffff)",
+        "__int_as_float(__float_as_int({}) & (kk < 3 ? 0x7fffffff : -1))",
+        "__int_as_float(max(__float_as_int({}), 0))",
+    ],
+)
+def test_signs_of_elements_are_not_claimed(element):
+    """Masks of words from memory may clear whole bytes, as beyond the last value of k, but no sign."""
+    name, old = "gemm/v0_naive", "A[static_cast<long long>(at_m) * lda + kk]"
+    text = source_of(name)
+    assert text.count(old) == 1
+    report = verify_field(plan_of(name), compiled(name, text.replace(old, element.format(old))))
+    assert report.outcome == "not claimed"
+    assert "bits of numbers" in report.reason or "takes bytes of elements apart" in report.reason
+
+
+INT8_CONV, INT8_GEMM = "conv2d/mma_sync/int8/pixels_64x64x64", "gemm/mma_sync/tma/int8_128x128"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        (INT8_CONV, "fmaf(alpha, value, shift)", "__int_as_float(__float_as_int(fmaf(alpha, value, shift)) & 0x7fffffff)"),
+        (INT8_CONV, "fmaf(alpha, value, shift)", "__int_as_float(max(__float_as_int(fmaf(alpha, value, shift)), 0))"),
+        (INT8_CONV, "fmaf(alpha, value, shift)", "value + (__float_as_uint(fmaf(alpha, value, shift)) >> 31)"),
+        (INT8_GEMM, "value *= factor[row];", "value = __int_as_float(__float_as_int(value * factor[row]) & 0x7fffffff);"),
+        (INT8_GEMM, "value *= factor[row];", "value *= __int_as_float(__float_as_int(factor[row]) & 0x7fffffff);"),
+    ],
+)
+def test_signs_beside_integers_are_not_claimed(name, old, new):
+    """Factors and sums of integers are exact, but what follows them are floats."""
+    text = source_of(name)
+    assert text.count(old) == 1
+    report = verify_field(plan_of(name), compiled(name, text.replace(old, new)))
+    assert report.outcome == "wrong" or (report.outcome == "not claimed" and "bits of numbers" in report.reason)
+
+
+@pytest.mark.parametrize("sign", ["max({}, 0)", "({} & 0x7fffffff)"])
+def test_signs_of_integer_sums_count(sign):
+    old = "accumulators[block][4 * j + 2 * half + v]"
+    text = source_of(INT8_GEMM)
+    assert text.count(old) == 1
+    assert verify_field(plan_of(INT8_GEMM), compiled(INT8_GEMM, text.replace(old, sign.format(old)))).outcome == "wrong"
+
+
 def runs_are_as_many_as_problems(report: FieldReport, name: str) -> bool:
     """True if one run of each problem is enough."""
     plan = plan_of(name)

@@ -6,6 +6,8 @@ from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.instructions.combinations import check_combination
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction
 
+SPARSE = ("sp", "sp::ordered_metadata")
+"""Modifiers of products whose A lacks half of its elements."""
 _TYPES = " ".join(TYPE_BYTES)
 _ROUNDINGS = "rn rz rm rp"
 _COMPARISONS = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"

@@ -29,6 +29,7 @@ from gemmgen.emulator import residue_loops, residue_products, residue_words, res
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
+from gemmgen.emulator.instructions.forms import SPARSE
 from gemmgen.emulator.instructions.matrix import aligned, registers_in, whole_warps
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.sparse import Metadata
@@ -54,7 +55,6 @@ _SPARSE_SHAPES = {
     **dict.fromkeys(_FP8, ((16, 8, 64),)),
 }
 """Shapes of mma.sp, whose k counts the elements that A leaves out."""
-_SPARSE = ("sp", "sp::ordered_metadata")
 _MIXES = (_BYTES, _NIBBLES, _FP8)
 _ELEMENT_BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8, **dict.fromkeys(_SMALL, 8), "f16": 16, "bf16": 16, "tf32": 32}
 _DTYPES = {
@@ -113,7 +113,7 @@ class _Multiply:
     def __init__(self, inst: Instruction, binder: Binder) -> None:
         self.inst, self.binder = inst, binder
         self.kind = _KINDS.get(inst.first_of(tuple(_KINDS)) or "")
-        self.sparse = inst.first_of(_SPARSE) is not None
+        self.sparse = inst.first_of(SPARSE) is not None
         types = inst.modifiers[-5:-1] if self.kind is not None and self.kind.scales else inst.modifiers[-4:]
         self.result_type, a_type, b_type, self.sum_type = types
         shape = next((m for m in inst.modifiers if m.startswith("m") and m[1:2].isdigit()), "")
@@ -339,7 +339,7 @@ def _check(inst: Instruction, shape: str, a_type: str, b_type: str, result_type:
     aligned(inst)
     integers = a_type in (*_BYTES, *_NIBBLES)
     partners = next((mix for mix in _MIXES if a_type in mix), (a_type,))
-    sparse = inst.modifiers[0] in _SPARSE
+    sparse = inst.modifiers[0] in SPARSE
     written = inst.modifiers[1:] if sparse else inst.modifiers
     for known in (_SPARSE_SHAPES if sparse else _SHAPES).get(a_type, ()):
         if (

@@ -22,8 +22,8 @@ from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.ptx.syntax import Instruction, Negated, Pair
-from gemmgen.emulator.residue_words import whole_words
-from gemmgen.emulator.whole_words import added_sums, bytes_as_numbers, masked_words
+from gemmgen.emulator.residue_words import cuts_bytes, whole_words
+from gemmgen.emulator.whole_words import added_sums, byte_masks, bytes_as_numbers, masked_words
 
 _FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2")
 _BYTE_OF_LARGE = 0x7440
@@ -192,11 +192,14 @@ def mask(inst: Instruction, binder: Binder) -> Operation:
     word = masked_words(binder.program).get(id(inst))
     if word is None:
         return logic(inst, binder)
-    first = word == inst.operands[1]
+    first, computed = word == inst.operands[1], byte_masks(binder.program).get(id(inst), False)
 
     def compute(a: Source, b: Source) -> Source:
+        words, masks = (a, b) if first else (b, a)
         if (drawn := whole_words.get()) is not None:
-            drawn.require_bytes(*((a, b) if first else (b, a)))
+            drawn.require_bytes(words, masks)
+        elif computed and (cuts_bytes(masks) & (words != 0)).any():
+            raise NoFieldMeaning("a mask takes bytes of elements apart", instruction=inst)
         return a & b
 
     target = binder.target(inst, inst.operands[0], inst.type)

@@ -61,7 +61,7 @@ def field_cases(plan: GemmPlan) -> list[Case]:
 
 def _named_cases(plan: GemmPlan) -> dict[str, Case]:
     """The ordinary cases that problems are made from."""
-    return {case.name: case for case in reversed(cases(plan)) if case.name in _CASES}
+    return {case.name: case for case in reversed(cases(plan, _CASES)) if case.name in _CASES}
 
 
 def _first_that_fits(plan: GemmPlan, problems: Iterator[Case], by_words: tuple[str, ...]) -> Case:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import lcm
@@ -58,8 +58,9 @@ UNEQUAL_LINES = "crowds of lines too wide for planes, each of another size"
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 163, 197, 263, 331, 397, 521, 659, 797, 1031, 1301)
 
 
-def cases(plan: GemmPlan) -> list[Case]:
-    """Edges of the tile in every direction, packed and padded strides, odd pointers, nothing at all, and BLAS's corners."""
+def cases(plan: GemmPlan, only: Collection[str] = ()) -> list[Case]:
+    """Edges of the tile in every direction, packed and padded strides, odd pointers, nothing at all, and BLAS's corners. ``only``: names of
+    packed problems that are wanted, beside those with padded strides, and no others."""
     tile_m, tile_n = plan.tile_m, plan.tile_n
     tile_k, stages = plan.step_k, plan.stages
     # The least k that is made of tiles: one, or as many as products by planes have.
@@ -96,7 +97,7 @@ def cases(plan: GemmPlan) -> list[Case]:
         if size in seen:
             continue
         seen.add(size)
-        for data in ("integers", second):
+        for data in ("integers", second) if not only or name in only else ():
             cases.append(case_of(name, packed(plan, size, batch=GROUPS if plan.grouped else 2), scalars[data], data))
     uneven = packed(plan, promised(plan, (tile_m + 3, tile_n // 2 + 1, least_k + tile_k + 1)), batch=3)
     padded = padded_problem(plan, uneven)
@@ -107,6 +108,8 @@ def cases(plan: GemmPlan) -> list[Case]:
     for data in ("integers", second):
         cases.append(case_of("padded leading dimensions", padded, scalars[data], data))
         cases.append(case_of("least aligned pointers", uneven, scalars[data], data, offsets=offsets))
+    if only:
+        return cases
     if not integral or plan.factor_scales:
         cases.append(case_of("not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
     if plan.least_depth:
