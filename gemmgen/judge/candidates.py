@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from gemmgen.judge.task import Task, evaluate
 from gemmgen.sanitizer.findings import Finding, findings_of
 from gemmgen.sanitizer.launches import Launch, module_variables
 from gemmgen.sanitizer.source import KernelCode, find_entry
+
+if TYPE_CHECKING:
+    from gemmgen.sanitizer.programs.session import DeviceAnswers
 
 STEP_LIMIT = 200_000
 _STARVED_STEPS, _GIVING_UP_STEPS = 8_000, 60_000
@@ -63,6 +66,8 @@ class Called:
     """False if host code may have computed with the data; a run over a field then cannot refuse the candidate."""
     instructions: int = 0
     """Executed instructions of all lanes; 0 if they were not counted."""
+    launches: int = 0
+    """Launches of kernels by host code."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ class Conditions:
     """True: only the first block runs."""
     offsets: Mapping[str, int] = field(default_factory=dict)
     """Bytes by which arrays begin behind an aligned address."""
+    device: DeviceAnswers | None = None
+    """The device that host code is told of; None: the emulator."""
 
 
 class CandidateFailed(Exception):

@@ -7,7 +7,9 @@ Their kernels run on the emulator.
 from __future__ import annotations
 
 import re
+import shutil
 import struct
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,24 +27,27 @@ from gemmgen.emulator.demangling import qualified_name
 from gemmgen.emulator.program import Program, link
 from gemmgen.emulator.ptx import parse
 from gemmgen.judge.candidates import Called, CandidateFailed, Conditions, kind_of, poisoned
+from gemmgen.judge.devices import devices_for
 from gemmgen.judge.reference import Arrays
 from gemmgen.judge.task import Argument, Task, evaluate
 from gemmgen.sanitizer.findings import Finding, code_of
 from gemmgen.sanitizer.programs.building import Toolkit, build_program, make_toolkit
 from gemmgen.sanitizer.programs.running import landlock_version, run_program
-from gemmgen.sanitizer.programs.session import Report, RunSettings
+from gemmgen.sanitizer.programs.session import DeviceAnswers, Report, RunSettings
 
 _SURROUNDINGS = frozenset(
     b"getenv secure_getenv environ __environ getauxval gethostname uname sysinfo ptrace dlsym dlopen readlink gnu_get_libc_version "
     b"getcwd get_current_dir_name getwd realpath canonicalize_file_name syscall dl_iterate_phdr dladdr getpid getppid".split()
 )
 """Functions and variables that tell a program about its surroundings."""
+_COUNTERS = re.compile(r":\s+(rdtscp?|rdpmc|syscall|sysenter|int\s+\$0x80)\b")
+"""Instructions by which a program learns of them without a library."""
 _PROCESSES = b"/proc/"
 """The folder of files that tell the same."""
 _DYNAMIC_SYMBOLS = 11
 """Type of an ELF section with the symbols that the dynamic linker resolves."""
-SECONDS = 60
-"""Limit of one run of a program."""
+SECONDS, DEVICE_SECONDS = 60, 10
+"""Limits of one run of a program, and of one on another device."""
 MEMORY_BYTES = 1 << 30
 """Device memory that a program sees."""
 FAILED = 70
@@ -101,7 +106,13 @@ class ProgramCandidate:
         """The function by which host code asks for its surroundings; empty if there is none."""
         image = self.program.read_bytes()
         asked = next((name.decode() for name in linked_names(image) if name in _SURROUNDINGS), "")
-        return asked or (_PROCESSES.decode() if _PROCESSES in image else "")
+        return asked or (_PROCESSES.decode() if _PROCESSES in image else "") or own_counter(self.program)
+
+    @cached_property
+    def devices(self) -> list[DeviceAnswers]:
+        """The devices that the program is told of, if it asks for its device or the time."""
+        image = self.program.read_bytes()
+        return devices_for(self.toolkit.compute_capability, image, linked_names(image))
 
     def texts(self) -> Sequence[str]:
         """PTX of the modules that runs have loaded."""
@@ -140,7 +151,7 @@ class ProgramCandidate:
                     (folder / self.file(own, turn)).write_bytes(array.tobytes())
             settings = RunSettings(
                 architecture=self.toolkit.compute_capability,
-                seconds=SECONDS,
+                seconds=SECONDS if conditions.device is None else DEVICE_SECONDS,
                 sandbox=landlock_version() > 0,
                 memory_bytes=MEMORY_BYTES,
                 arithmetic=conditions.arithmetic,
@@ -148,6 +159,9 @@ class ProgramCandidate:
                 folder=folder,
                 keeps_copies=True,
                 silent=True,
+                answers=conditions.device,
+                multiprocessors=RunSettings.multiprocessors if conditions.device is None else conditions.device.multiprocessors,
+                hides=True,
             )
             command = [str(self.program), *self.words(sizes, len(inputs))]
             report = run_program(command, self.toolkit.libraries, settings, self.hidden, quiet=True)
@@ -206,7 +220,9 @@ class ProgramCandidate:
             flags[: len(data)] = True
             outputs[argument.name], written[argument.name] = result, flags
         own = report.copied_to_device | report.copied_to_host <= moved
-        return Called(outputs, written, own and not report.host_memory and not report.library_calls and last >= 0)
+        launches = sum(totals.launches for totals in report.kernels.values())
+        own &= not report.host_memory and not report.library_calls and last >= 0
+        return Called(outputs, written, own, launches=launches + report.library_calls)
 
     def changed(self, name: str, turn: int) -> str:
         """The file that holds an input after the run."""
@@ -326,6 +342,21 @@ def linked_names(image: bytes) -> list[bytes]:
                 place = start + struct.unpack_from("<I", image, symbol)[0]
                 names.append(image[place : image.index(b"\0", place)])
     return names
+
+
+def own_counter(program: Path) -> str:
+    """The first instruction by which machine code reads the processor's counters, or calls the kernel without a library; empty without one,
+    and where there is no objdump."""
+    tool = shutil.which("objdump")
+    if tool is None:
+        return ""
+    try:
+        command = [tool, "-d", "--no-show-raw-insn", str(program)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = _COUNTERS.search(done.stdout)
+    return found[1] if found else ""
 
 
 @contextmanager

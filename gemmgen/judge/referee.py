@@ -10,7 +10,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -63,6 +63,7 @@ KINDS = {
     "another-build": "computes another function when it is built for another architecture or by nvcc",
     "reads-processor": "reads the identity of the multiprocessor or the warp's slot, which no result may depend on",
     "reads-environment": "has host code that asks for environment variables, its machine or its libraries, which no result may depend on",
+    "reads-device": "computes something else, or launches no kernel, if its device has another name, size or clock, or time another pace",
     "misaligned": "accesses memory at addresses that are not aligned",
     "another-polynomial": "is another polynomial over a finite field",
     "fails": "ends with an error of its host code",
@@ -379,6 +380,7 @@ class Referee:
             self._search_shapes()
         self._check_alignment(inputs[0], wanted[0], magnitudes[0])
         self._check_builds(plan, inputs, wanted, magnitudes)
+        self._check_devices(inputs[0], runs[0], wanted[0], magnitudes[0])
         self._check_constant(runs[0], runs[1], wanted[0], wanted[1])
         self._check_orders(inputs[0], runs[0], wanted[0], magnitudes[0])
         self._check_state(inputs, runs[0])
@@ -613,6 +615,29 @@ class Referee:
             return False
         flat[places] = to_elements(argument.type, np.resize(np.array(values, np.float32), places.size))
         return True
+
+    def _check_devices(self, inputs: Arrays, first: Called | None, wanted: Arrays, magnitude: Arrays) -> None:
+        """Runs programs that ask for their device or the time, and are told something else each time."""
+        devices, patient = list(getattr(self.candidate, "devices", ())), True
+        if first is None or not devices:
+            return
+        sizes = self.given[0]
+        for device in devices:
+            told = device if patient or device.pace > 1 else replace(device, pace=1.0)
+            what = f"told of {told.name[:40]}, and of time at {told.pace:g} times its pace"
+            try:
+                run = self.candidate.call(sizes, inputs, Conditions(device=told))
+            except CandidateFailed as failure:
+                # A program may end, or measure for seconds that do not pass.
+                patient &= failure.kind != "hangs"
+                if failure.kind not in ("fails", "hangs", "unknown"):
+                    self._fail("reads-device", sizes, f"{what}: {failure}")
+                continue
+            self._compare(sizes, f"ordinary, {what}; the", run, wanted, magnitude, "reads-device")
+            if bool(run.launches) != bool(first.launches):
+                counts = f"{run.launches} launches instead of {first.launches}"
+                self._fail("reads-device", sizes, f"{counts}, {what}")
+        self.verdict.checks.append(f"{len(devices)} other devices and paces of time that the program is told of")
 
     def _check_builds(self, plan: Plan, inputs: list[Arrays], wanted: list[Arrays], magnitudes: list[Arrays]) -> None:
         """Runs other builds of a source that tests the architecture or the compiler."""

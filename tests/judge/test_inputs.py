@@ -18,7 +18,7 @@ from sampling import ALL
 from gemmgen.cli import cli
 from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.judge.api import judge
-from gemmgen.judge.programs import ExtensionCandidate, ProgramCandidate, built, extension_program, linked_names
+from gemmgen.judge.programs import ExtensionCandidate, ProgramCandidate, built, extension_program, linked_names, own_counter
 from gemmgen.judge.referee import Referee, Verdict
 from gemmgen.judge.reference import PythonReference
 from gemmgen.judge.task import Task, parse_shapes
@@ -31,6 +31,7 @@ needs_nvcc = pytest.mark.skipif(
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 ARRAYS = [{"name": "x", "shape": ["n"]}, {"name": "z", "shape": ["n"]}, {"name": "y", "shape": ["n"], "role": "output"}]
 PROGRAM = Path(__file__).with_name("program.cu")
+ASKING = Path(__file__).with_name("asking.cu")
 EXTENSION = Path(__file__).with_name("extension.cu")
 
 
@@ -56,6 +57,12 @@ def program() -> Iterator[ProgramCandidate]:
 
 
 @pytest.fixture(scope="module")
+def asking() -> Iterator[ProgramCandidate]:
+    with built(ASKING, Task.model_validate(program_task("grid"))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def extension() -> Iterator[ProgramCandidate]:
     with built(EXTENSION, Task.model_validate(extension_task(0))) as found:
         yield found
@@ -72,6 +79,26 @@ PROGRAM_MODES = [
     ("fails", "fails"),
     ("inputs", "writes-input"),
     ("large", "fails"),
+]
+ASKING_MODES = [
+    ("grid", ""),
+    ("name", "reads-device"),
+    ("fast_events", "reads-device"),
+    ("environment", "wrong-function"),
+    ("prints", ""),
+    ("warms_up", ""),
+    ("checks", ""),
+    ("another_name", "reads-device"),
+    ("no_emulator", "reads-device"),
+    ("memory", "reads-device"),
+    ("free_memory", "reads-device"),
+    ("clock", "reads-device"),
+    ("multiprocessors", "reads-device"),
+    ("bus", "reads-device"),
+    ("slow_events", "reads-device"),
+    ("fast_host", "reads-device"),
+    ("fast_day", "reads-device"),
+    ("own_name", "wrong-function"),
 ]
 EXTENSION_MODES = [
     (0, ""),
@@ -93,6 +120,14 @@ def test_programs_are_judged(program: ProgramCandidate, mode: str, kind: str) ->
     found = verdict(program, program_task(mode))
     assert found.accepted if not kind else kind in found.kinds, found.failures
     assert ("one run over a finite field" in found.checks) == (mode in ("right", "tiny", "by_argument", "negated"))
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("mode", "kind"), ASKING_MODES if ALL else ASKING_MODES[:3])
+def test_programs_may_ask_for_their_device_but_not_decide(asking: ProgramCandidate, mode: str, kind: str) -> None:
+    found = verdict(asking, program_task(mode))
+    assert found.accepted if not kind else kind in found.kinds, found.failures
+    assert any("devices and paces of time" in check for check in found.checks)
 
 
 @needs_nvcc
@@ -172,6 +207,24 @@ def test_names_that_a_program_is_linked_with(tmp_path: Path, asked: str, found: 
     names = linked_names((tmp_path / "program").read_bytes())
     assert found in names
     assert (b"getenv" in names) == (found == b"getenv")
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("gcc") is None or shutil.which("objdump") is None, reason="gcc and objdump for Linux"
+)
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("return __builtin_ia32_rdtsc() == 0;", "rdtsc"),
+        ('long s; asm volatile("syscall" : "=a"(s) : "a"(39)); return s == 1;', "syscall"),
+        ("return 0;", ""),
+    ],
+)
+def test_counters_that_a_program_reads_itself(tmp_path: Path, code: str, found: str) -> None:
+    source = tmp_path / "program.c"
+    source.write_text(f"int main(void) {{ {code} }}\n")
+    subprocess.run(["gcc", str(source), "-o", str(tmp_path / "program")], check=True)
+    assert own_counter(tmp_path / "program") == found
 
 
 TRITON = """

@@ -190,14 +190,18 @@ API Result cuInit(unsigned) { ANYWHERE start(); is_initialised = true; return CU
 API Result cuDriverGetVersion(int* version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
 API Result cuDeviceGetCount(int* count) { INITIALISED *count = 1; return CUDA_SUCCESS; }
 API Result cuDeviceGet(CUdevice* device, int ordinal) { INITIALISED *device = 0; return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS; }
-API Result cuDeviceGetName(char* name, int length, CUdevice) { snprintf(name, length, "gemmgen emulator (sm_%d)", architecture()); return CUDA_SUCCESS; }
-API Result cuDeviceGetUuid(CUuuid* uuid, CUdevice) { memset(uuid, 0, sizeof *uuid); return CUDA_SUCCESS; }
-API Result cuDeviceTotalMem(size_t* bytes, CUdevice) { INITIALISED start(); *bytes = arena; return CUDA_SUCCESS; }
+API Result cuDeviceGetName(char* name, int length, CUdevice) { snprintf(name, length, "%s", device_name().c_str()); return CUDA_SUCCESS; }
+API Result cuDeviceGetUuid(CUuuid* uuid, CUdevice) {
+  memset(uuid, 0, sizeof *uuid);
+  memcpy(uuid, std::to_string(device_number()).c_str(), setting("GEMMGEN_DEVICE_NAME") ? 8 : 0);
+  return CUDA_SUCCESS;
+}
+API Result cuDeviceTotalMem(size_t* bytes, CUdevice) { INITIALISED start(); *bytes = device_bytes(); return CUDA_SUCCESS; }
 API Result cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
   *value = which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? 1 : attribute((cudaDeviceAttr)which);
   return CUDA_SUCCESS;
 }
-API Result cuDeviceGetPCIBusId(char* text, int length, CUdevice) { snprintf(text, length, "0000:00:00.0"); return CUDA_SUCCESS; }
+API Result cuDeviceGetPCIBusId(char* text, int length, CUdevice) { return of(cudaDeviceGetPCIBusId(text, length, 0)); }
 API Result cuDeviceComputeCapability(int* major, int* minor, CUdevice) { *major = architecture() / 10; *minor = architecture() % 10; return CUDA_SUCCESS; }
 API Result cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) { *can = 0; return CUDA_SUCCESS; }
 API Result cuDevicePrimaryCtxRetain(CUcontext* made, CUdevice) { INITIALISED ++retained; *made = primary(); return CUDA_SUCCESS; }

@@ -9,7 +9,7 @@ constexpr int NVRTC_INTERNAL_ERROR = 11;
 
 void* nvrtc_library() {
   static void* library = [] {
-    const char* path = getenv("GEMMGEN_NVRTC");
+    const char* path = setting("GEMMGEN_NVRTC");
     std::string builtins = path ? path : "";
     builtins = builtins.substr(0, builtins.rfind('/') + 1) + "libnvrtc-builtins.so.*";
     glob_t found;

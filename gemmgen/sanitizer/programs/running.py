@@ -34,6 +34,7 @@ _MOVE = 1 << 13
 """Moving a file to another folder, which the first version forbids everywhere."""
 _CONNECTIONS = 0b11
 _NO_NEW_PRIVILEGES = 38
+_PLAIN_NAME = "./program"
 
 
 class _Attributes(ctypes.Structure):
@@ -108,6 +109,10 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
         GEMMGEN_NVRTC=os.path.realpath(libraries / NVRTC),
         LD_LIBRARY_PATH=f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}",
     )
+    if settings.answers is not None:
+        environment |= settings.answers.to_environment()
+    if settings.hides:
+        environment["GEMMGEN_HIDES"] = "1"
     libc = ctypes.CDLL(None)
 
     def prepare() -> None:
@@ -123,7 +128,8 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
     began = time.perf_counter()
     try:
         child = subprocess.Popen(
-            list(command),
+            [_PLAIN_NAME, *command[1:]] if settings.hides else list(command),
+            executable=command[0] if settings.hides else None,
             env=environment,
             pass_fds=(theirs.fileno(), device.descriptor),
             preexec_fn=prepare,

@@ -6,6 +6,8 @@
 #include <execinfo.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -95,6 +97,34 @@ thread_local int outside_runtime = 0;
 // Work that is no call of the runtime, so makes no context current: registration before main, calls of the driver.
 struct OutsideRuntime { OutsideRuntime() { ++outside_runtime; } ~OutsideRuntime() { --outside_runtime; } };
 const void* current_of_driver();  // the context that a call of the driver works in
+
+// What gemmgen says to this run in the environment. With GEMMGEN_HIDES the program finds nothing of it there.
+std::map<std::string, std::string>& settings() {
+  static std::map<std::string, std::string> own;
+  return own;
+}
+__attribute__((constructor)) void take_settings(int, char**, char** variables) {
+  bool hides = false;
+  for (char** each = variables; *each; ++each) hides |= !strncmp(*each, "GEMMGEN_HIDES=", 14);
+  for (char** each = variables; *each;) {
+    const char* end = strncmp(*each, "GEMMGEN_", 8) ? nullptr : strchr(*each, '=');
+    if (end) settings()[std::string(*each, end - *each)] = end + 1;
+    if (hides && (end || !strncmp(*each, "LD_LIBRARY_PATH=", 16))) {
+      memset(*each, 0, strlen(*each));
+      for (char** next = each; (next[0] = next[1]); ++next) {}
+    } else {
+      ++each;
+    }
+  }
+}
+const char* setting(const char* name) {
+  auto found = settings().find(name);
+  return found == settings().end() ? nullptr : found->second.c_str();
+}
+double setting(const char* name, double otherwise) {
+  const char* text = setting(name);
+  return text ? atof(text) : otherwise;
+}
 
 double now() {
   timespec t;
@@ -254,9 +284,9 @@ void start() {
     runtime_keeps_context = true;
   }
   if (channel >= 0) return;
-  const char* socket_text = getenv("GEMMGEN_SOCKET");
-  const char* memory_text = getenv("GEMMGEN_MEMORY");
-  const char* arena_text = getenv("GEMMGEN_ARENA");
+  const char* socket_text = setting("GEMMGEN_SOCKET");
+  const char* memory_text = setting("GEMMGEN_MEMORY");
+  const char* arena_text = setting("GEMMGEN_ARENA");
   if (!socket_text || !memory_text || !arena_text) {
     fprintf(stderr, "this program's CUDA runtime is gemmgen's emulator: start it with gemmgen run\n");
     _exit(2);
@@ -587,12 +617,20 @@ LaunchShape plain_shape(dim3 grid, dim3 block, size_t shared, bool cooperative =
 
 // -- the card ---------------------------------------------------------------------------------------------------------
 
-int setting(const char* name, int otherwise) {
-  const char* text = getenv(name);
-  return text ? atoi(text) : otherwise;
-}
+int architecture() { return (int)setting("GEMMGEN_ARCHITECTURE", 80); }
 
-int architecture() { return setting("GEMMGEN_ARCHITECTURE", 80); }
+// Bytes that the device has by its own account, of which programs may allocate those of the arena.
+size_t device_bytes() { return (size_t)setting("GEMMGEN_DEVICE_BYTES", (double)arena); }
+std::string device_name() {
+  const char* name = setting("GEMMGEN_DEVICE_NAME");
+  return name ? name : "gemmgen emulator (sm_" + std::to_string(architecture()) + ")";
+}
+// Zeros for the emulator.
+uint32_t device_number() {
+  uint32_t number = 0;
+  for (char each : std::string(setting("GEMMGEN_DEVICE_NAME") ? device_name() : "")) number = number * 31 + (unsigned char)each;
+  return number;
+}
 
 Error finish_all() {
   tell(SYNCHRONIZE_ALL, 0);
@@ -637,7 +675,7 @@ int attribute(int which) {
     case cudaDevAttrReservedSharedMemoryPerBlock: return 1024;
     case cudaDevAttrTotalConstantMemory: return 65536;
     case cudaDevAttrWarpSize: return 32;
-    case cudaDevAttrMultiProcessorCount: return setting("GEMMGEN_MULTIPROCESSORS", 8);
+    case cudaDevAttrMultiProcessorCount: return (int)setting("GEMMGEN_MULTIPROCESSORS", 8);
     case cudaDevAttrMaxThreadsPerMultiProcessor: return 2048;
     case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: return 65536;
     case cudaDevAttrMaxBlocksPerMultiprocessor: return 32;
@@ -647,10 +685,11 @@ int attribute(int which) {
     case cudaDevAttrStreamPrioritiesSupported: case cudaDevAttrConcurrentManagedAccess: case cudaDevAttrConcurrentKernels:
     case cudaDevAttrMemoryPoolsSupported: case cudaDevAttrAsyncEngineCount: return 1;
     // Of the emulator: kernels that wait for a time count on it.
-    case cudaDevAttrClockRate: return 1000;
-    case cudaDevAttrMemoryClockRate: return 1000000;
-    case cudaDevAttrGlobalMemoryBusWidth: return 512;
-    case cudaDevAttrL2CacheSize: return 1 << 22;
+    case cudaDevAttrClockRate: return (int)setting("GEMMGEN_CLOCK", 1000);
+    case cudaDevAttrMemoryClockRate: return (int)setting("GEMMGEN_MEMORY_CLOCK", 1000000);
+    case cudaDevAttrGlobalMemoryBusWidth: return (int)setting("GEMMGEN_BUS", 512);
+    case cudaDevAttrL2CacheSize: return (int)setting("GEMMGEN_L2", 1 << 22);
+    case cudaDevAttrPciBusId: return device_number() & 0xFF;
     case cudaDevAttrMaxPersistingL2CacheSize: case cudaDevAttrMaxAccessPolicyWindowSize: return 1 << 20;
     case cudaDevAttrTextureAlignment: case cudaDevAttrTexturePitchAlignment: return 512;
     case cudaDevAttrClusterLaunch: return hopper;
@@ -668,6 +707,42 @@ size_t rows_of(const Array* array) { return std::max<size_t>(array->extent.heigh
 API cudaError_t gemmgen_unsupported(const char* name) {
   unsupported(name);
   return cudaErrorNotSupported;
+}
+
+// -- time ---------------------------------------------------------------------------------------------------------------
+
+// The time of a clock since its first use, at the pace that gemmgen gives: programs may not compute something else on a faster device.
+static int read_clock(clockid_t clock, timespec* t) {
+  if (syscall(SYS_clock_gettime, clock, t)) return -1;
+  static const double pace = setting("GEMMGEN_PACE", 1);
+  static std::map<clockid_t, timespec> first;
+  static std::mutex latch;
+  if (pace == 1) return 0;
+  std::lock_guard<std::mutex> lock(latch);
+  const timespec& begin = first.emplace(clock, *t).first->second;
+  const double passed = ((t->tv_sec - begin.tv_sec) * 1e9 + (t->tv_nsec - begin.tv_nsec)) * pace + begin.tv_nsec;
+  t->tv_sec = begin.tv_sec + (time_t)(passed / 1e9);
+  t->tv_nsec = (long)(passed - 1e9 * (double)(time_t)(passed / 1e9));
+  return 0;
+}
+API int clock_gettime(clockid_t clock, timespec* t) noexcept { return read_clock(clock, t); }
+API int timespec_get(timespec* t, int base) noexcept { return base == TIME_UTC && !read_clock(CLOCK_REALTIME, t) ? base : 0; }
+API int gettimeofday(timeval* t, void*) noexcept {
+  timespec exact;
+  if (read_clock(CLOCK_REALTIME, &exact)) return -1;
+  *t = {exact.tv_sec, exact.tv_nsec / 1000};
+  return 0;
+}
+API time_t time(time_t* t) noexcept {
+  timespec exact;
+  read_clock(CLOCK_REALTIME, &exact);
+  if (t) *t = exact.tv_sec;
+  return exact.tv_sec;
+}
+API clock_t clock() noexcept {
+  timespec exact;
+  read_clock(CLOCK_PROCESS_CPUTIME_ID, &exact);
+  return exact.tv_sec * 1000000 + exact.tv_nsec / 1000;
 }
 
 // -- functions that nvcc generates calls of --------------------------------------------------------------------------------------
@@ -932,8 +1007,8 @@ API Error cudaMemGetInfo(size_t* free_bytes, size_t* total) {
   start();
   size_t used = 0;
   for (auto& each : allocations) used += each.second.bytes;
-  *total = arena;
-  *free_bytes = used < arena ? arena - used : 0;
+  *total = device_bytes();
+  *free_bytes = used < *total ? *total - used : 0;
   return fail(sticky);
 }
 API Error cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned, cudaStream_t) { return cudaSuccess; }
@@ -1430,7 +1505,7 @@ API Error cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   if (greatest) *greatest = -5;
   return cudaSuccess;
 }
-API Error cudaDeviceGetPCIBusId(char* text, int length, int) { snprintf(text, length, "0000:00:00.0"); return cudaSuccess; }
+API Error cudaDeviceGetPCIBusId(char* text, int length, int) { snprintf(text, length, "0000:%02x:00.0", device_number() & 0xFF); return cudaSuccess; }
 API Error cudaDeviceGetByPCIBusId(int* device, const char*) { *device = 0; return cudaSuccess; }
 API Error cudaRuntimeGetVersion(int* version) { *version = CUDART_VERSION; return cudaSuccess; }
 API Error cudaDriverGetVersion(int* version) { *version = CUDART_VERSION; return cudaSuccess; }
@@ -1439,8 +1514,10 @@ API Error cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   if (device) return fail(cudaErrorInvalidDevice);
   start();
   memset(p, 0, sizeof *p);
-  snprintf(p->name, sizeof p->name, "gemmgen emulator (sm_%d)", architecture());
-  p->totalGlobalMem = arena;
+  snprintf(p->name, sizeof p->name, "%s", device_name().c_str());
+  memcpy(&p->uuid, std::to_string(device_number()).c_str(), setting("GEMMGEN_DEVICE_NAME") ? 8 : 0);
+  p->pciBusID = attribute(cudaDevAttrPciBusId);
+  p->totalGlobalMem = device_bytes();
   p->sharedMemPerBlock = attribute(cudaDevAttrMaxSharedMemoryPerBlock);
   p->sharedMemPerBlockOptin = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   p->sharedMemPerMultiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);

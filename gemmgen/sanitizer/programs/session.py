@@ -62,6 +62,34 @@ _ADDRESS_MODES: tuple[AddressMode, ...] = ("wrap", "clamp", "mirror", "border")
 
 
 @dataclass(frozen=True)
+class DeviceAnswers:
+    """What a device says of itself to a program that asks, and the pace of time: so many times as fast as the emulator's."""
+
+    name: str
+    memory_bytes: int
+    multiprocessors: int
+    clock_khz: int
+    memory_clock_khz: int
+    bus_bits: int
+    l2_bytes: int
+    pace: float = 1.0
+
+    def to_environment(self) -> dict[str, str]:
+        """The answers as the runtime reads them."""
+        own = {
+            "DEVICE_NAME": self.name,
+            "DEVICE_BYTES": self.memory_bytes,
+            "MULTIPROCESSORS": self.multiprocessors,
+            "CLOCK": self.clock_khz,
+            "MEMORY_CLOCK": self.memory_clock_khz,
+            "BUS": self.bus_bits,
+            "L2": self.l2_bytes,
+            "PACE": self.pace,
+        }
+        return {f"GEMMGEN_{name}": str(value) for name, value in own.items()}
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """Choices for a run. `repeats`: launches that are equal in a row beyond this number are skipped; 0: none are."""
 
@@ -83,6 +111,10 @@ class RunSettings:
     """Folder that the program starts in; None: the current one."""
     silent: bool = False
     """True to drop the program's output."""
+    answers: DeviceAnswers | None = None
+    """What the device says of itself; None: that it is the emulator."""
+    hides: bool = False
+    """True to leave nothing of the emulator in the program's environment and name."""
     keeps_copies: bool = False
     """True to keep digests of the bytes that are copied between host and device."""
 

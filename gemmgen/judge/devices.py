@@ -1,0 +1,77 @@
+"""Devices that host code is told of: real ones, those of the task's architecture first, and some with the names that the program holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gemmgen.sanitizer.programs.session import DeviceAnswers
+
+ASKING = re.compile(
+    rb"cu(da)?(Device)?(GetDeviceProperties|GetAttribute|GetName|GetUuid|TotalMem|GetPCIBusId|MemGetInfo|OccupancyMax\w+)(_v\d+)?"
+    rb"|cu(da)?(GetProcAddress|GetDriverEntryPoint\w*|DeviceGet\w+)(_v\d+)?"
+)
+"""Functions that tell of the device."""
+TIMING = re.compile(rb"cu(da)?EventElapsedTime(_v\d+)?|clock_gettime|gettimeofday|time|clock|timespec_get|_ZNSt6chrono.*3nowEv")
+"""Functions that tell the time."""
+FAST, SLOW = 1e-4, 1e3
+"""Paces of time: of a GPU, roughly, and of a slow emulator."""
+_GIB, _MIB = 1 << 30, 1 << 20
+
+
+def _device(name: str, gib: float, multiprocessors: int, clock_mhz: int, memory_mhz: int, bus_bits: int, l2_mib: float) -> DeviceAnswers:
+    return DeviceAnswers(name, int(gib * _GIB), multiprocessors, clock_mhz * 1000, memory_mhz * 1000, bus_bits, int(l2_mib * _MIB), FAST)
+
+
+_REAL = {
+    70: (_device("Tesla V100-SXM2-16GB", 15.77, 80, 1530, 877, 4096, 6), _device("Tesla V100-PCIE-32GB", 31.74, 80, 1380, 877, 4096, 6)),
+    75: (_device("Tesla T4", 14.57, 40, 1590, 5001, 256, 4), _device("NVIDIA GeForce RTX 2080 Ti", 10.75, 68, 1545, 7000, 352, 5.5)),
+    80: (
+        _device("NVIDIA A100-SXM4-80GB", 79.15, 108, 1410, 1593, 5120, 40),
+        _device("NVIDIA A100-PCIE-40GB", 39.39, 108, 1410, 1215, 5120, 40),
+        _device("NVIDIA A30", 23.5, 56, 1440, 1215, 3072, 24),
+    ),
+    86: (_device("NVIDIA GeForce RTX 3090", 23.69, 82, 1695, 9751, 384, 6), _device("NVIDIA A10G", 21.99, 80, 1710, 6251, 384, 6)),
+    89: (_device("NVIDIA GeForce RTX 4090", 23.64, 128, 2520, 10501, 384, 72), _device("NVIDIA L4", 21.96, 58, 2040, 6251, 192, 48)),
+    90: (
+        _device("NVIDIA H100 80GB HBM3", 79.11, 132, 1980, 2619, 5120, 50),
+        _device("NVIDIA H200", 139.81, 132, 1980, 3201, 6144, 50),
+        _device("NVIDIA H100 PCIe", 79.11, 114, 1755, 1593, 5120, 50),
+        _device("NVIDIA GH200 480GB", 95.0, 132, 1980, 2619, 6144, 60),
+    ),
+    100: (_device("NVIDIA B200", 178.35, 148, 1965, 3996, 8192, 126), _device("NVIDIA GB200", 184.0, 152, 2062, 3996, 8192, 126)),
+    120: (
+        _device("NVIDIA GeForce RTX 5090", 31.36, 170, 2407, 14001, 512, 96),
+        _device("NVIDIA RTX PRO 6000 Blackwell Server Edition", 94.97, 188, 2430, 14001, 512, 128),
+    ),
+}
+"""Devices by compute capability."""
+_SMALL, _LARGE = _device("", 1.5, 4, 300, 400, 64, 0.5), _device("", 500, 300, 4000, 20000, 16384, 512)
+_WORD = re.compile(
+    rb"(?i)nvidia|tesla|geforce|quadro|titan|emulator|gemmgen|rtx|gtx|grace|hopper|ampere|blackwell|\b[abhltv]\d{1,3}[a-z]?\b|\bg[bh]\d00\b"
+)
+"""Words of devices' names."""
+_TEXT = re.compile(rb"[\x20-\x7e]{2,96}")
+_EVERY_NAME = "NVIDIA GeForce RTX 4090 Tesla T4 V100 A100 A10 A30 A40 L4 L40S H100 H200 H20 H800 GH200 B100 B200 GB200 SXM PCIe HBM3 Quadro"
+_MAX_NAMES = 6
+
+
+def names_in(image: bytes) -> list[str]:
+    """Texts of a program that may be names of devices."""
+    texts = dict.fromkeys(text for text in _TEXT.findall(image) if len(text) < 64 and _WORD.search(text))
+    return [text.decode() for text in texts if b"%" not in text and b"_" not in text and b"/" not in text][:_MAX_NAMES]
+
+
+def devices_for(architecture: int, image: bytes, linked: Sequence[bytes]) -> list[DeviceAnswers]:
+    """The devices that a program is told of, on which it must compute the same: none if it does not ask, and one of another pace if it
+    asks for times alone."""
+    usual = _REAL[max((known for known in _REAL if known <= architecture), default=min(_REAL))]
+    others = [device for devices in _REAL.values() for device in devices if device not in usual]
+    asks, measures = (any(pattern.fullmatch(name) for name in linked) for pattern in (ASKING, TIMING))
+    slow = [replace(usual[0], pace=SLOW)] if measures else []
+    if not asks:
+        return [usual[0], *slow] if measures else []
+    named = [replace(usual[0], name=name) for name in names_in(image)]
+    extremes = [replace(_SMALL, name=_EVERY_NAME), replace(_LARGE, name=_EVERY_NAME)]
+    return [*usual, *extremes, *named, *others, *slow]
