@@ -140,7 +140,7 @@ def _scaled(lifter: Lifter) -> Iterator[tuple[z3.BoolRef, bool]]:
         if number is not None and known.contract.launch.arguments[number] == "alpha":
             registers |= {register.name for register in written(instruction)}
     for instruction in known.function.body:
-        if instruction.opcode == "setp" and len(instruction.operands) == 3:
+        if instruction.opcode == "setp" and len(instruction.operands) == 3 and not instruction.has("ftz"):  # with which tiny numbers are 0
             one, other = instruction.operands[1:]
             if isinstance(one, Register) and one.name in registers and other in (Float(0, 32), Float(0, 64)):
                 condition = uniform_comparison(known, instruction)

@@ -290,6 +290,11 @@ class Knowledge:
             self._private[symbol.get_id()] = symbol
         return any(number in self._private and number not in shared for number in self._symbols(term))
 
+    def is_of_problem(self, term: z3.ExprRef) -> bool:
+        """True if all threads of the grid have the same value for a term, in all iterations."""
+        private = self._numbers(self.private)
+        return private.isdisjoint(self._symbols(term))
+
     def depends_on_rank(self, term: z3.ExprRef) -> bool:
         """True unless all blocks of a cluster have the same value for a term of the block."""
         return bool(self.block_symbols) and self.rank.z3.get_id() in self._symbols(term)

@@ -151,7 +151,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             verdicts["progress"] = progress(lifter, ended=ended)
             verdicts["memory"] = memory(lifter)
             inside = not verdicts["memory"].spaces & {"shared", "generic"}
-            common = common_loads(lifter.known) if not _meets(verdicts["progress"]) else frozenset()
+            common = common_loads(lifter) if not _meets(verdicts["progress"]) else frozenset()
             with_loads = progress(lifter, common, ended) if common else verdicts["progress"]
             free = races(lifter, _meets(with_loads), inside)
             if common and free.holds:

@@ -10,7 +10,7 @@ Two blocks that pass the flag and share a counter are thus one block. The statem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import z3
@@ -19,7 +19,7 @@ from gemmgen.emulator.ptx.syntax import Instruction, Integer
 from gemmgen.proof.data import Access
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.values import Condition, Value, as_condition, as_term
+from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,10 @@ class Ticket:
     """The stores of 0 to a block's own counter, by its thread 0 if the block came last."""
 
 
-def common_loads(known: Knowledge) -> frozenset[int]:
+def common_loads(lifter: Lifter) -> frozenset[int]:
     """Contents of shared memory that all threads of a block load alike, provided that races and progress are proved: from one address,
     after as many barriers. A store to it between the same barriers would be a race."""
+    known = lifter.known
     indices: set[int] = set()
     present = {id(access) for access in known.lifted.accesses}
     for access, value in known.results:
@@ -58,9 +59,7 @@ def common_loads(known: Knowledge) -> frozenset[int]:
         if address is None or address.base is None or access.instruction.guard is not None:
             continue
         around = {known.loops[iteration.get_id()] for iteration in access.iterations}
-        if known.loops_in(address.term) - around:  # threads may have left such a loop in different iterations
-            continue
-        if not any(known.depends_on_thread(each.term) for each in (address, *access.barriers)):
+        if _is_shared(lifter, address.term, around) and not any(known.depends_on_thread(each.term) for each in access.barriers):
             indices.add(value.term.get_id())
     return frozenset(indices)
 
@@ -218,7 +217,7 @@ def _reaches(lifter: Lifter, stored: Access, loaded: Access) -> bool:
     if stored.iterations or loaded.iterations or stored.size != loaded.size or not isinstance(stored.size, int):
         return False
     one, two = stored.address, loaded.address
-    if known.depends_on_thread(one.term) or known.depends_on_thread(two.term) or not known.proves((), one.z3 == two.z3):
+    if not _is_shared(lifter, one.term) or not _is_shared(lifter, two.term) or not known.proves((), one.z3 == two.z3):
         return False
     if not known.proves((), stored.barriers[0].z3 < loaded.barriers[0].z3) or not known.proves(stored.path, known.linear_thread.z3 == 0):
         return False
@@ -228,10 +227,24 @@ def _reaches(lifter: Lifter, stored: Access, loaded: Access) -> bool:
     if guards is None:
         return False
     zero = _first_thread(known)
-    shared = [as_condition(condition) for condition in loaded.path if not known.depends_on_thread(condition)]
+    shared = [as_condition(condition) for condition in loaded.path if _is_shared(lifter, condition)]
     of_first = [z3.substitute(as_condition(condition), *zero) for condition in (*known.facts, *guards)]
     facts, goals = of_first[: len(known.facts)], of_first[len(known.facts) :]
     return known.solver.proves([*facts, *shared], z3.And(*goals) if goals else True)
+
+
+def _is_shared(lifter: Lifter, term: Term | Condition, around: Collection[int] = ()) -> bool:
+    """True if all threads of a block have the same value for a term: they leave the loops that it depends on in the same iterations.
+
+    ``around``: headers of loops of which threads in one iteration are compared.
+    """
+    known = lifter.known
+
+    def agree(condition: Condition) -> bool:
+        return not known.depends_on_thread(condition)
+
+    exits = [each for header in known.loops_in(term) - {*around} for each in lifter.conditions(lifter.ways_out(header))]
+    return agree(term) and all(lifter.agreed(*each, agree) for each in exits)
 
 
 def meets_block(instruction: Instruction) -> bool:

@@ -59,8 +59,11 @@ def walk_of(known: Knowledge, outer: Mapping[Monomial, int], iteration: z3.Arith
 
 
 def numbers_of_divisions(known: Knowledge) -> frozenset[int]:
-    """Numbers of the terms of quotients and remainders by numbers that all threads share, which are no parts of a block's index."""
+    """Numbers of the terms of quotients and remainders by numbers of the problem, which are no parts of a block's index.
+
+    Threads, blocks and iterations with divisors of their own would have tiles in rows of different lengths.
+    """
     parts = {part.get_id() for whole in known.block_parts.values() for part in whole}
     pairs = [(quotient.z3, remainder.z3) for quotient, remainder in known.divided]
-    shared = [pair for pair in pairs if not known.depends_on_thread(known.quotients[pair[0].get_id()][1])]
+    shared = [pair for pair in pairs if known.is_of_problem(known.quotients[pair[0].get_id()][1])]
     return frozenset(term.get_id() for pair in shared for term in pair) - parts

@@ -72,6 +72,7 @@ WRONG = {
         "coverage", sums(chosen("d", "mov.f32 t, %2;").replace("%2, 0f", "t, 0f")), **MATRIX
     ),
     "no sum where alpha is no number": Reading("coverage", sums("o = alpha * s;", NAN.format("ne")), **MATRIX),
+    "no sum where alpha is tiny": Reading("coverage", sums("o = alpha * s;", NAN.format("neu.ftz")), **MATRIX),
     "two operations on vectors of halves": Reading("once", HALVES.format("add", "min"), **OF_HALVES),
     "a thread replaces what it loads": Reading("coverage", product("a[t] = 5.f;"), **ROWS),
     "a thread replaces it in later turns": Reading("coverage", product("if (p > 7) a[t] = 5.f;"), **ROWS),
@@ -94,6 +95,16 @@ WRONG = {
     ),
 }
 
+ROWS_OF_A_LENGTH = "const int i = blockIdx.x * 64 + threadIdx.x, length = n + {}; const int row = i / length, column = i % length;"
+IN_ROWS = {
+    "parameters": "float* y, int m, int n",
+    "arrays": ("y=out f32[m, n]",),
+    "grid": "ceil_div(m * n + m, 64)",
+    "expects": ("m <= 10000", "n <= 10000", "n >= 1"),
+}
+STORE_IN_ROWS = "if (row < m && column < n) y[row * n + column] = 1;"
+WRONG["blocks with rows of two lengths"] = Reading("complete", ROWS_OF_A_LENGTH.format("(blockIdx.x & 1)") + STORE_IN_ROWS, **IN_ROWS)
+
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_a_lemma_overlooked_is_not_proved(name: str, tmp_path: Path) -> None:
@@ -107,6 +118,7 @@ RIGHT = {
     "a thread loads what it stored": Reading("coverage", product(""), **ROWS),
     "a thread replaces it after its load": Reading("coverage", product("").replace("* x[p];", "* x[p]; a[t] = 5.f;"), **ROWS),
 }
+RIGHT["rows of one length"] = Reading("complete", ROWS_OF_A_LENGTH.format("1") + STORE_IN_ROWS, **IN_ROWS)
 
 
 @pytest.mark.parametrize("name", RIGHT)
