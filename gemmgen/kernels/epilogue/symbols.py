@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import reprlib
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 from gemmgen.core.errors import SpecError
 from gemmgen.kernels.epilogue.expression import Node, call, number, written
 
 Number = int | float
 _MAX_INTEGER = 1 << 1023
+_NUMPYS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "less": "lt", "less_equal": "le", "greater": "gt",
+           "greater_equal": "ge", "equal": "eq", "not_equal": "ne"}  # fmt: skip
+"""Operators by the names of NumPy's functions, which its numbers call."""
 
 
 class Symbol:
@@ -24,6 +27,23 @@ class Symbol:
 
     def __bool__(self) -> bool:
         raise SpecError("an epilogue's function asks whether a symbol is true: use select(condition, a, b) in place of if, and or or")
+
+    def _number(self, *_: object) -> NoReturn:
+        raise SpecError("an epilogue's function needs the number behind a symbol: use the functions of gemmgen.symbols in place of math's")
+
+    __float__ = __int__ = __index__ = __complex__ = __round__ = _number
+
+    def _parts(self, *_: object) -> NoReturn:
+        raise SpecError("an epilogue's function takes parts of a symbol, which is one element: it has no neighbours")
+
+    __iter__ = __getitem__ = __len__ = _parts
+
+    def __array_ufunc__(self, function: Any, method: str, *inputs: object, **_: object) -> Symbol:
+        if method != "__call__" or function.__name__ not in _NUMPYS:
+            raise SpecError(
+                f"an epilogue's function calls numpy.{function.__name__}: use the functions of gemmgen.symbols in place of NumPy's"
+            )
+        return symbol(_NUMPYS[function.__name__], *inputs)
 
     def __repr__(self) -> str:
         return written(self.node)
@@ -59,7 +79,7 @@ class Symbol:
         return symbol("mod", self, other)
 
     def __pow__(self, exponent: Number) -> Symbol:
-        if exponent != 2:
+        if isinstance(exponent, Symbol) or exponent != 2:
             raise SpecError(f"an epilogue's function takes the power {exponent!r} of a symbol: need 2, or a product")
         return symbol("square", self)
 

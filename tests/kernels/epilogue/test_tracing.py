@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Any
 
@@ -92,6 +93,12 @@ STRANGE = {
     "no signature": (int, "no signature"),
     "an integer beyond floats": (lambda acc: acc * 10**5000, "need a number that float64 holds"),
     "an integer between floats": (lambda acc: acc + (2**53 + 1), "9007199254740993: need a number that float64 holds"),
+    "a loop over a symbol": (lambda acc: [one for one in acc], "it has no neighbours"),
+    "an element of a symbol": (lambda acc: acc[0], "it has no neighbours"),
+    "a function of math": (lambda acc: math.exp(acc), "the functions of gemmgen.symbols in place of math's"),
+    "a function of NumPy": (lambda acc: np.exp(acc), "calls numpy.exp: use the functions of gemmgen.symbols"),
+    "a conversion": (lambda acc: int(acc), "the number behind a symbol"),
+    "a symbol as a power": (lambda acc: acc**acc, "the power acc of a symbol"),
     "another power": (lambda acc: acc**3, "the power 3 of a symbol: need 2, or a product"),
     "arguments by name": (lambda acc: symbols.clamp(acc, low=0, high=1), "calls clamp with low, high=: need values without names"),
     "a truth value of NumPy": (lambda acc: acc * np.bool_(True), "need a symbol or a number"),
