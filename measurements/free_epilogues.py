@@ -16,6 +16,7 @@ import datetime
 import json
 import multiprocessing
 import random
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -36,14 +37,20 @@ GATED = ((4096, 11008, 4096), (16, 11008, 4096), (512, 14336, 4096), (2048, 8192
 SETS_BYTES = 160 << 20
 ROUNDS = 12
 GRAPH_SECONDS = 2e-3
-BANDWIDTH = 4.8e12
-"""Bytes a second of an H200's memory, as its data sheet states them."""
+BANDWIDTH = 4.2e12
+"""Bytes a second of an H200's memory: the most that a product was measured to read (``gemmgen/dispatch/space.py``)."""
 PEAK = 989.4e12
 """Operations a second of its tensor cores in bfloat16, as its data sheet states them."""
+SMS, CLOCK, SPECIAL_PER_CLOCK = 132, 1.98e9, 16
+"""Its SMs, their highest clock, and the special functions that each computes in a clock cycle."""
 ALLOWED = 0.04
 """Part of a product's time that an epilogue may add where the product is bound by its arithmetic."""
-MOVED = {"gelu": 0, "gate": 2, "residual": 4, "stored": 2, "stored in float32": 4}
-"""Bytes that a formula moves for an element of the result, beside those of the product."""
+READ = {"gelu": 0, "gate": 2, "residual": 4, "stored": 0, "stored in float32": 0}
+"""Bytes that a formula reads for an element of the result, beside the product's."""
+STORED = {"gelu": 0, "gate": 0, "residual": 0, "stored": 2, "stored in float32": 4}
+"""Bytes that it stores beside C."""
+SPECIAL = {"gelu": 1, "gate": 1, "residual": 0, "stored": 1, "stored in float32": 1}
+"""The fewest special functions that it takes for an element."""
 AGREEMENT = 2e-2
 """Largest difference allowed beside 1 + |result|: results are rounded to bfloat16."""
 BIAS = {"bias": {"per": "column", "type": "bf16"}}
@@ -260,26 +267,50 @@ def prepare(seed: int, processes: int) -> None:
             print(told, flush=True)
 
 
-def moving(sizes: list[int], formula: str, us: float) -> float:
-    """Time of moving a formula's matrix once, over that of the product."""
-    m, n, _ = sizes
-    return MOVED[formula] * m * n / BANDWIDTH / (us * 1e-6)
+def tile_of(kernel: str) -> tuple[int, int]:
+    """Rows and columns of a kernel's tile, by its name."""
+    found = re.search(r"_(\d+)x(\d+)x\d+_", kernel)
+    assert found is not None, kernel
+    return int(found[1]), int(found[2])
+
+
+def least_possible(row: dict[str, Any], formula: str) -> float:
+    """Least part of the product's time that a formula adds to it, with the tiles of the kernel that computes it: what comes after the
+    last multiplication, the functions of an SM's last tile and the further output's part in the last tiles of all; and what all bytes
+    take beyond the product's time."""
+    (m, n, k), plain = row["sizes"], row["us"]["plain"] * 1e-6
+    rows, columns = tile_of(row["kernels"][formula])
+    tiles = -(-m // rows) * -(-n // columns)
+    last = tiles - (-(-tiles // SMS) - 1) * SMS
+    functions = SPECIAL[formula] * rows * columns / (SPECIAL_PER_CLOCK * CLOCK)
+    stored = STORED[formula] * last * rows * columns / BANDWIDTH
+    moved = (2 * (m * k + n * k + m * n) + (READ[formula] + STORED[formula]) * m * n) / BANDWIDTH
+    return (max(functions, stored) + max(0.0, moved - plain)) / plain
+
+
+def through_an_sm(row: dict[str, Any], formula: str) -> float:
+    """Bytes that a formula has an SM read and store for a tile, over those of the tile's factors."""
+    k = row["sizes"][2]
+    rows, columns = tile_of(row["kernels"][formula])
+    return (READ[formula] + STORED[formula]) * rows * columns / (2 * k * (rows + columns))
 
 
 def added_parts(rows: list[dict[str, Any]]) -> list[str]:
-    """The part of a product's time that each formula adds, and the part that its matrix takes on the way through the memory bus."""
+    """The part of a product's time that each formula adds, beside the least possible."""
     lines = [
         "",
-        "Overhead, and in brackets the part of the product's time in which the bytes that the formula moves in addition cross the memory",
-        f"bus once, at {BANDWIDTH / 1e12:g} TB/s. Where that alone is more than {ALLOWED:.0%}, the cell has a star: they move for less",
-        "only while tensor cores multiply for other tiles, which a product of one tile for each SM has none of.",
+        "Overhead, and in brackets the least possible one for the kernel's tiles: what comes after the last multiplication, the special",
+        f"functions of an SM's last tile (one an element, {SPECIAL_PER_CLOCK} a clock cycle at {CLOCK / 1e9:g} GHz) or the further output of all",
+        f"last tiles (at {BANDWIDTH / 1e12:g} TB/s), whichever takes longer, and what all bytes take beyond the time of the product. Behind it",
+        "the bytes that the formula has an SM read and store for a tile, as a part of those of the tile's factors: kernels whose factors",
+        f"come as fast as the L2 gives them lose as much. A star: the least possible is more than {ALLOWED:.0%}.",
         "*Memory* is the part of the arithmetic's time, at the tensor cores' peak, that moving A, B and C once takes, in brackets with a",
         "float32 matrix as well: below 100%, a product is bound by its arithmetic, with any of these formulas.",
         "",
         "| m x n x k | memory |" + "".join(f" {name} |" for name in FORMULAS),
         "|---|---:|" + "---:|" * len(FORMULAS),
     ]
-    every, free = {name: (0, 0) for name in FORMULAS}, {name: (0, 0) for name in FORMULAS}
+    every, possible = {name: (0, 0) for name in FORMULAS}, {name: (0, 0) for name in FORMULAS}
     for row in rows:
         (m, n, k), us = row["sizes"], row["us"]
         cells = []
@@ -287,14 +318,14 @@ def added_parts(rows: list[dict[str, Any]]) -> list[str]:
             if name not in us:
                 cells.append("")
                 continue
-            added, least = us[name] / us["plain"] - 1, moving(row["sizes"], name, us["plain"])
-            cells.append(f"{added:+.1%} ({least:.1%}){' *' if least > ALLOWED else ''}")
-            for counts in (every, free) if least <= ALLOWED else (every,):
+            added, least = us[name] / us["plain"] - 1, least_possible(row, name)
+            cells.append(f"{added:+.1%} ({least:.1%}; {through_an_sm(row, name):.1%}){' *' if least > ALLOWED else ''}")
+            for counts in (every, possible) if least <= ALLOWED else (every,):
                 counts[name] = counts[name][0] + (added <= ALLOWED), counts[name][1] + 1
         arithmetic = 2 * m * n * k / PEAK
         memory, more = (moved / BANDWIDTH / arithmetic for moved in (2 * (m * k + n * k + m * n), 2 * (m * k + n * k + 3 * m * n)))
         lines.append(f"| {m} x {n} x {k} | {memory:.0%} ({more:.0%}) | {' | '.join(cells)} |")
-    for meaning, of in (("all", every), ("those without a star", free)):
+    for meaning, of in (("all", every), ("those without a star", possible)):
         lines.append(f"| at most {ALLOWED:.0%}, of {meaning} | | {' | '.join(f'{part} of {whole}' for part, whole in of.values())} |")
     return lines
 
