@@ -65,6 +65,11 @@ def stored(element: str, value: Array, bound: Array) -> tuple[Array, Array]:
 
     if element in ("f32", "s32"):
         return value, bound
+    if element == "f64":
+        nearest = value.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            exact = (nearest == value) | np.isnan(nearest)
+            return nearest, np.where(exact, bound, bound + float_format("f64").roundoff * np.abs(nearest))
     if element in ("s8", "u8"):
         low, high = ELEMENTS[element].limits
         # Results that the bound does not keep apart may round to neighbours.
