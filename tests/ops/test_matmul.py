@@ -496,8 +496,8 @@ def test_doubles_are_multiplied_in_float64() -> None:
     [
         ({"b": np.ones((4, 4), np.float32)}, "a, b and the result have elements float64, float32, float32; float64 goes with float64"),
         ({"output": "float32"}, "a, b and the result have elements float64, float64, float32"),
-        ({"bias": 1.0}, "need out, alpha and beta alone"),
-        ({"alpha": 2.0, "activation": "relu"}, "need out, alpha and beta alone"),
+        ({"bias": np.ones(4, np.float32)}, "bias has elements float32, need float64, as the result"),
+        ({"alpha": 2.0, "activation": "gelu"}, "gelu of a value of type float64, need a float32 value"),
     ],
 )
 def test_doubles_beside_anything_else_are_refused(more: dict[str, Any], message: str) -> None:

@@ -40,6 +40,8 @@ class MatrixSpace(OutputSpace):
     """True if the instance can keep the terms of sums in its workspace."""
     second: bool = False
     """True if the instance has a second product."""
+    computed: DataType = "f32"
+    """The type of results before operations, which operands are converted to."""
     works_in_place = True
 
     @property
@@ -53,9 +55,9 @@ class MatrixSpace(OutputSpace):
 
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
         if operand.per == "all":
-            return number_argument(operand, name, "s32" if operand.stored == "s32" else "f32")
+            return number_argument(operand, name, "s32" if operand.stored == "s32" else self.computed)
         stored = self.output.type
-        vectors: DataType = operand.stored or (stored if stored in ("f32", "f16", "bf16") else "f32")
+        vectors: DataType = operand.stored or (stored if stored in ("f32", "f64", "f16", "bf16") else "f32")
         if operand.like_output:
             return self._like_output(operand, name)
         if operand.per == "group" and not self.grouped:
@@ -72,7 +74,7 @@ class MatrixSpace(OutputSpace):
         if self.grouped and operand.per == "column":
             shape, strides, meaning = (Formula("groups"), *shape), (Formula("n"), *strides), f"{meaning} of each group"
         vector = ArrayArgument(name, vectors, "input", shape, strides, ELEMENTS[vectors].bytes, meaning)
-        return Access(operand, vector, convert(f"{name}[{index}]", vectors, "s64" if vectors == "s64" else "f32"), vectors)
+        return Access(operand, vector, convert(f"{name}[{index}]", vectors, "s64" if vectors == "s64" else self.computed), vectors)
 
     def _like_output(self, operand: Operand, name: str) -> Access | Complaint:
         stored = operand.stored or self.output.type
@@ -81,8 +83,9 @@ class MatrixSpace(OutputSpace):
         shares = self.output.name if operand.in_place else ""
         if operand.stored is not None and (stored != self.output.type or not ELEMENTS[stored].is_float):
             matrix = replace(self._matrix(name, stored), shares=shares)
-            zero = ELEMENTS["f32"].literal(0)
-            return Access(operand, matrix, f"(exists ? {convert(self._element(matrix), stored, 'f32')} : {zero})", stored, placed=True)
+            zero = ELEMENTS[self.computed].literal(0)
+            element = convert(self._element(matrix), stored, self.computed)
+            return Access(operand, matrix, f"(exists ? {element} : {zero})", stored, placed=True)
         matrix = replace(self._matrix(name, stored, self.output.alignment), shares=shares)
         return Access(operand, matrix, matrix.variable, stored)
 
@@ -97,6 +100,9 @@ class MatrixSpace(OutputSpace):
         return f"{matrix.name}[static_cast<long long>({slow}) * {matrix.leading_dimension} + {fast}]"
 
     def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
+        if kind == "f64" and (output.reduce is not None or output.type not in ("f32", "f64", "f16", "bf16", "bool")):
+            what = f"a float64 value as {output.type}" if output.reduce is None else "a reduction of float64 values"
+            return what, "float32(...) around the value" + (", or type f32, f64, f16, bf16 or bool" if output.reduce is None else "")
         if output.reduce is None:
             matrix = self._matrix(name, output.type, self.output.alignment if output.type == self.output.type else 1)
             value = stored_text(text, kind, output.type)
@@ -142,10 +148,12 @@ def plan_epilogue(
     second: bool = False,
     by_output: bool = False,
 ) -> tuple[Step, ...]:
-    """The operations as the kernel does them, from a float32 value to another; adds conflicts to ``reasons``."""
-    space = MatrixSpace(output, grouped, sums, second)
-    steps, last = plan_steps(operations, "f32", "epilogue", reasons, space, accuracy=accuracy, by_output=by_output)
-    if last == "f32":
+    """The operations as the kernel does them, from a float32 value to another, or from a double where the output has doubles; adds conflicts
+    to ``reasons``."""
+    kind: DataType = "f64" if output.type == "f64" else "f32"
+    space = MatrixSpace(output, grouped, sums, second, kind)
+    steps, last = plan_steps(operations, kind, "epilogue", reasons, space, accuracy=accuracy, by_output=by_output)
+    if last == kind:
         return steps
-    to_float = (*operations, Cast(op="cast", type="float32"))
-    return plan_steps(to_float, "f32", "epilogue", [], space, accuracy=accuracy, by_output=by_output)[0]
+    to_float = (*operations, Cast(op="cast", type="float64" if kind == "f64" else "float32"))
+    return plan_steps(to_float, kind, "epilogue", [], space, accuracy=accuracy, by_output=by_output)[0]

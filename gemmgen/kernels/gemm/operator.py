@@ -65,8 +65,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     plain = not added and residual is None and not any(options.get(name) for name in ("scaled", "activation", "bias_number", "epilogue"))
     kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
     if DOUBLE in (a.type, b.type, kind):
-        more = added or residual is not None or any(options.get(name) for name in ("activation", "bias_number", "epilogue"))
-        _check_doubles((a.type, b.type, kind), more)
+        _check_doubles((a.type, b.type, kind), any(operands.get(name) is not None for name in ("amax", *SCALES)))
     if out is None:
         if options.get("accumulates"):
             raise LaunchError("matmul: beta is not 0, but there is no out that it would multiply; pass out=")
@@ -370,12 +369,12 @@ def _inner(a: Layout, b: Layout) -> str:
 
 
 def _check_doubles(types: tuple[str, ...], more: bool) -> None:
-    """Raises ``LaunchError`` for a product of float64 that is of other types as well, or is more than alpha a b + beta out."""
+    """Raises ``LaunchError`` for a product of float64 that is of other types as well, or has scales."""
     if set(types) != {DOUBLE}:
         got = ", ".join(ELEMENTS[kind].word for kind in types)
         raise LaunchError(f"matmul: a, b and the result have elements {got}; float64 goes with float64 alone, need it for all or for none")
     if more:
-        raise LaunchError("matmul: float64 with a bias, a residual, scales, an activation or an epilogue, need out, alpha and beta alone")
+        raise LaunchError("matmul: float64 with scales or amax, which are float32, need none: a formula of the epilogue multiplies")
 
 
 def _check_type(name: str, layout: Layout, types: tuple[str, ...], whose: str = "", operation: str = "matmul") -> None:
@@ -408,7 +407,7 @@ def _full(layout: Layout, full: tuple[int, ...], vector_a: bool, vector_b: bool)
 def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: str) -> str | None:
     if bias is None:
         return None
-    _check_type("bias", bias, (vector_type(kind),), "as the result" if kind in TYPES else "for such results")
+    _check_type("bias", bias, (vector_type(kind),), "as the result" if kind in (*TYPES, DOUBLE) else "for such results")
     m, n = full[-2:]
     rank = len(bias.shape)
     if sum(extent > 1 for extent in bias.shape) > 1:

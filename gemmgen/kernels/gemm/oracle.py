@@ -685,7 +685,7 @@ def _largest(arrays: Mapping[str, npt.NDArray[Any]], tracked: list[Tracked]) -> 
     return {"amax": Expected(np.array([largest]), np.array([max(high - largest, largest - low)]))}
 
 
-def _reference_of_doubles(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> _Product:
+def _reference_of_doubles(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], first_row: int) -> _Product:
     """The expected results of one product of float64, or of a batch of them, in extended precision."""
     from gemmgen.kernels.gemm.mma_sync.doubles import double_product, rounded_double
 
@@ -700,14 +700,38 @@ def _reference_of_doubles(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.N
             scaled, scaled_bound = rounded_double(np.longdouble(beta) * arrays["C"].astype(np.longdouble), np.zeros(shape))
             value, bound = rounded_double(value + scaled, bound + scaled_bound)
         value, bound = rounded_double(value, bound)
-    expected = value.astype(np.float64)
-    return _Product(Expected(expected, bound), Tracked(expected, bound, "f64"), {})
+    if not plan.epilogue:
+        expected = value.astype(np.float64)
+        return _Product(Expected(expected, bound), Tracked(expected, bound, "f64"), {})
+    arrays = {array.name: to_numbers(array.type, arrays[array.name]) for array in plan.sequence.arrays if array.name in arrays}
+    finished, inner, outputs = _finished(plan, case, arrays, Tracked(value, bound, "f64"), None, first_row)
+    return _Product(Expected(*stored("f64", finished.value, finished.bound)), inner, outputs)
+
+
+def _finished(
+    plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], product: Tracked, second: Tracked | None, first_row: int
+) -> tuple[Tracked, Tracked, dict[str, Tracked]]:
+    """Results after the epilogue, those before its factor behind amax, and the further outputs; ``arrays``: as numbers."""
+    doubles = product.kind == "f64"
+    scalars = {name: one if doubles or isinstance(one, int) else float(np.float32(one)) for name, one in case.scalars.items()}
+    given = scalars | dict(arrays)
+
+    def read(access: Access) -> npt.NDArray[Any]:
+        array = np.asarray(given[access.name], np.int64 if access.stored == "s64" else np.float64)
+        return array[:, None] if access.operand.per == "row" else array
+
+    shape = arrays["C"].shape
+    coordinates = {"row": np.arange(shape[-2])[:, None] + first_row, "column": np.arange(shape[-1])[None, :]}
+    outputs: dict[str, Tracked] = {}
+    inner = apply_steps(plan.inner_epilogue, product, read, coordinates, outputs, second)
+    finished = apply_steps(plan.epilogue[len(plan.inner_epilogue) :], inner, read)
+    return spread(finished, shape), inner, {name: spread(result, shape) for name, result in outputs.items()}
 
 
 def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], first_row: int = 0) -> _Product:
     """The expected results of one product, or of a batch of products; ``first_row``: of a group."""
     if plan.matrix_c.type == "f64":
-        return _reference_of_doubles(plan, case, arrays)
+        return _reference_of_doubles(plan, case, arrays, first_row)
     alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
     shape = arrays["C"].shape
     value, bound = np.zeros(shape), np.zeros(shape)
@@ -720,24 +744,11 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
         if beta != 0:
             scaled, scaled_bound = rounded(beta * arrays["C"].astype(np.float64), np.zeros(shape))
             value, bound = rounded(value + scaled, bound + scaled_bound)
-        given = {name: scalar if isinstance(scalar, int) else float(np.float32(scalar)) for name, scalar in case.scalars.items()} | dict(
-            arrays
-        )
-
-        def read(access: Access) -> npt.NDArray[Any]:
-            array = np.asarray(given[access.name], np.int64 if access.stored == "s64" else np.float64)
-            return array[:, None] if access.operand.per == "row" else array
-
         second: Tracked | None = None
         if plan.second_b is not None:
             others = {**arrays, plan.matrix_b.name: arrays[plan.second_b.name]}
             second = Tracked(*plan.product(others, plan.slices, exact=case.data != "reals"), "f32")
-        coordinates = {"row": np.arange(shape[-2])[:, None] + first_row, "column": np.arange(shape[-1])[None, :]}
-        outputs: dict[str, Tracked] = {}
-        inner = apply_steps(plan.inner_epilogue, Tracked(value, bound, "f32"), read, coordinates, outputs, second)
-        finished = apply_steps(plan.epilogue[len(plan.inner_epilogue) :], inner, read)
-        outputs = {name: spread(result, shape) for name, result in outputs.items()}
-        finished = spread(finished, shape)
+        finished, inner, outputs = _finished(plan, case, arrays, Tracked(value, bound, "f32"), second, first_row)
     return _Product(Expected(*stored(plan.matrix_c.type, finished.value, finished.bound)), inner, outputs)
 
 

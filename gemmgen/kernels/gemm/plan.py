@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING, Any, Literal
 
-from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula, round_up
 from gemmgen.hardware.target import Architecture
@@ -452,6 +452,15 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         return {"s32": "int", "f64": "double"}.get(self.matrix_c.type, "float")
 
     @property
+    def finished_type(self) -> str:
+        """The type in which the epilogue computes."""
+        return ELEMENTS[self._finished].c_type
+
+    @property
+    def _finished(self) -> DataType:
+        return "f64" if self.matrix_c.type == "f64" else "f32"
+
+    @property
     def inner_epilogue(self) -> tuple[Step, ...]:
         """Operations on results before their largest absolute value is looked for."""
         return self.epilogue[:-1] if self.spec.amax == "unscaled" else self.epilogue
@@ -470,7 +479,7 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
     @property
     def epilogue_parameters(self) -> tuple[Argument, ...]:
         """Parameters of the epilogue's device function: the value, coordinates, arguments and elements of matrices."""
-        parameters: list[Argument] = [ScalarArgument("value", "f32", "the result so far")]
+        parameters: list[Argument] = [ScalarArgument("value", self._finished, "the result so far")]
         parameters += [ScalarArgument(SECOND_VALUE, "f32", "the product by B2")] if self.spec.dual else []
         parameters += [ScalarArgument(name, "s32", f"its {name}") for name in self.epilogue_coordinates]
         if self.has_place:
@@ -483,7 +492,7 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
             parameters += [
                 replace(one, type="f32") if one.name in floats and isinstance(one, ArrayArgument) else one for one in step.arguments
             ]
-            parameters += [ScalarArgument(matrix.variable, "f32", f"element of {matrix.name}") for matrix in step.matrices]
+            parameters += [ScalarArgument(matrix.variable, self._finished, f"element of {matrix.name}") for matrix in step.matrices]
             for matrix in self.placed(step):
                 parameters += [matrix.argument("output" if matrix.name in step.written else "input"), matrix.scalars[0]]
         return tuple(parameters)

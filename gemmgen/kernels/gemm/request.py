@@ -299,4 +299,4 @@ def result_type(a: str, b: str, plain: bool = True) -> str:
 
 def vector_type(result: str) -> str:
     """The type of a bias of many values."""
-    return result if result in TYPES else "f32"
+    return result if result in (*TYPES, DOUBLE) else "f32"

@@ -51,9 +51,8 @@ def double_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[Reason
         got = f"{spec.decomposition.scheme}, batch: {spec.batch}, dual: {str(spec.dual).lower()}"
         need = "data_parallel, one product or a strided batch, for f64"
         yield Reason("storage", "decomposition", got, need, "decomposition: {scheme: data_parallel}")
-    if spec.epilogue or spec.amax != "none":
-        need = "alpha and beta alone for f64: functions and operands of the epilogue are float32"
-        yield Reason("storage", "epilogue", "operations with f64", need, "epilogue: []")
+    if spec.amax != "none":
+        yield Reason("storage", "amax", f"{spec.amax} with f64", "none: it is a float32", "amax: none")
     if spec.store != "direct":
         yield Reason("store", "store", spec.store, "direct for f64", "store: direct")
 
