@@ -95,7 +95,7 @@ def test_mistakes_show(planted: tuple[str, str]) -> None:
         (changed({}, alignment={"a": 4, "b": 2, "c": 2}), "alignment.a"),
         (changed({"copies": "registers"}), "copies: cp_async"),
         (changed({}, decomposition={"scheme": "split_k_parallel", "slices": 2}), "decomposition"),
-        (changed({}, epilogue=[{"op": "relu"}]), "epilogue"),
+        (changed({}, amax="stored"), "amax"),
         (changed({}, store="through_shared"), "store"),
         ({**SPEC, "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}}, "storage"),
     ],
