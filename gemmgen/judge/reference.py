@@ -42,6 +42,7 @@ seconds, memory = int(sys.argv[3]), int(sys.argv[4])
 lower(resource.RLIMIT_CPU, seconds, seconds + 1)
 lower(resource.RLIMIT_AS, memory, memory)
 lower(resource.RLIMIT_FSIZE, 1 << 30, 1 << 30)
+sys.excepthook = lambda kind, error, trace: print(f"{kind.__name__}: {' '.join(str(error).split())}", file=sys.stderr)
 spec = importlib.util.spec_from_file_location("reference", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
@@ -65,6 +66,8 @@ for number, question in enumerate(asked):
     else:
         with np.errstate(all="ignore"):
             found = function(dict(question["sizes"]), arrays)
+        if not isinstance(found, dict):
+            raise TypeError(f"it returned {type(found).__name__}, expected a dictionary of arrays by their names")
     for name, array in found.items():
         results[f"{number}/{name}"] = np.asarray(array)
 np.savez("found.npz", **results)

@@ -112,7 +112,9 @@ def read_task(path: Path) -> Task:
     """The task in a YAML file. Raises ``SpecError``."""
     try:
         fields = parse(read_plain_text(path))
-    except (OSError, UnicodeDecodeError, YamlTextError) as error:
+    except UnicodeDecodeError:
+        raise SpecError(f"{path} is not text; a task is a file of YAML") from None
+    except (OSError, YamlTextError) as error:
         raise SpecError(f"{path}: {error}") from None
     try:
         return Task.model_validate(fields)

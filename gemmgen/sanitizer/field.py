@@ -392,23 +392,28 @@ def evaluate(text: str, arguments: Mapping[str, KernelArgument], *, over_field: 
 
     Raises ``UnusableInput`` for anything else.
     """
-    if len(text) > _MAX_EXPRESSION_LENGTH:
-        raise UnusableInput(f"--field: an expression of {len(text)} characters, need at most {_MAX_EXPRESSION_LENGTH}")
-    try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UnusableInput(f"--field: {text!r} is no expression") from None
     import numpy as np
 
+    tree = _parsed(text)
     try:
-        return _value(tree.body, arguments, _Residues() if over_field else _Numbers(), 0)
+        return _value(tree, arguments, _Residues() if over_field else _Numbers(), 0)
     except (ValueError, IndexError, TypeError, np.exceptions.AxisError) as error:
         raise UnusableInput(f"--field: {text!r}: {error}") from None
 
 
+def _parsed(text: str) -> ast.expr:
+    """Raises ``UnusableInput`` for a text that is no expression, or a very long one."""
+    if len(text) > _MAX_EXPRESSION_LENGTH:
+        raise UnusableInput(f"--field: an expression of {len(text)} characters, need at most {_MAX_EXPRESSION_LENGTH}")
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise UnusableInput(f"--field: {text!r} is no expression") from None
+
+
 def degree_of_expression(text: str) -> int:
-    """Degree of an expression that `evaluate` understands."""
-    return _degree_of(ast.parse(text.strip(), mode="eval").body)
+    """Degree of an expression. Raises ``UnusableInput`` if it is none."""
+    return _degree_of(_parsed(text))
 
 
 def _degree_of(node: ast.expr) -> int:

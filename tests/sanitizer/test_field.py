@@ -198,6 +198,14 @@ def test_the_document_shows_what_its_commands_print(tmp_path, monkeypatch):
         assert result.exit_code == (1 if wanted.startswith("not clean") else 0)
 
 
+def test_a_text_that_is_no_expression_is_refused(tmp_path):
+    (tmp_path / "one.cu").write_text(BITS.format(value="v"))
+    arguments = ["--grid", "2", "--block", "64", "--arg", "f32[128]=random", "--arg", "f32[128]", "--arg", "i32=128"]
+    result = CliRunner().invoke(cli, ["emulate", str(tmp_path / "one.cu"), *arguments, "--field", "c=a@"])
+    assert result.exit_code == 2
+    assert "'a@' is no expression" in result.output
+
+
 def test_a_second_kernel_that_is_no_file_is_refused(tmp_path, compare):
     for other in (str(tmp_path), str(tmp_path / "missing.cu")):
         result = compare(UP, f"{other}")
