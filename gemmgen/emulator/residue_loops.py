@@ -18,7 +18,7 @@ _SOURCE = Path(__file__).with_name("residues.c")
 _OPTIONS = ("-O3", "-march=native", "-fPIC", "-shared")
 _FUNCTIONS = (
     *("read_words", "hide_codes", "ring", "multiply_add_rows", "matrix_products", "add_products", "reduce_words", "reduce_long"),
-    *("read_elements", "multiply_fragments", "find_short", "find_long", "narrow", "opaque", "compare", "join"),
+    *("read_elements", "multiply_fragments", "find_short", "find_long", "narrow", "opaque", "compare", "choose", "join"),
 )
 RELATIONS = {"eq": 0, "ne": 1, "lt": 2, "le": 3, "num": 4, "nan": 5}
 """Numbers of the comparisons; "gt" and "ge" are these of exchanged sides. All residues are numbers."""
@@ -69,8 +69,9 @@ def loops() -> native.Loops | None:
     opened.reduce_words.argtypes = opened.reduce_long.argtypes = (place, word, place)
     opened.narrow.argtypes = (place, word, place, place, word, place, word, word, place, place)
     opened.narrow.restype = word
-    opened.compare.argtypes = (short, place, place, short, short, place, word, place)
-    opened.join.argtypes = (ctypes.c_uint32, ctypes.c_uint64, short, place, place, place, word, place)
+    opened.compare.argtypes = (codes, short, place, place, short, short, place, place, word, place)
+    opened.choose.argtypes = (place, place, place, short, short, place, word, place)
+    opened.join.argtypes = (ctypes.c_uint32, ctypes.c_uint64, short, place, place, place, place, word, place)
     for find in (opened.find_short, opened.find_long):
         find.argtypes = (place, word, place, place, word, place)
         find.restype = word
@@ -120,35 +121,54 @@ def opaque(name: int, values: Sequence[object], commutes: bool) -> Array | None:
     return out
 
 
-def compared(relation: str, first: object, second: object, infinities: Array | None) -> Array | None:
-    """Answers to a comparison of words in the order of residues around zero, or of the two ``infinities`` alone; None where NumPy has to
-    compare them."""
+def comparison(relation: str, values: Sequence[Array], infinities: Array | None, out: Array) -> Callable[[Codes, Array | None], object]:
+    """A function of codes and lanes (None: all) that compares two rows of words, or single ones, in the order of residues around zero, or
+    of the two ``infinities`` alone."""
     if relation in ("gt", "ge"):
-        relation, first, second = {"gt": "lt", "ge": "le"}[relation], second, first
-    library, arrays = loops(), words_of((first, second))
-    if library is None or not arrays or relation not in RELATIONS:
-        return None
-    out = np.empty(max(map(len, arrays)), np.bool_)
-    steps = [int(len(array) > 1) for array in arrays]
-    places = [array.ctypes.data for array in arrays]
-    library.compare(RELATIONS[relation], *places, *steps, native.pointer(infinities), len(out), out.ctypes.data)
-    return out
+        relation, values = {"gt": "lt", "ge": "le"}[relation], values[::-1]
+    library = loops()
+    assert library is not None
+    places, steps = [array.ctypes.data for array in values], [int(len(array) > 1) for array in values]
+    arguments = (RELATIONS[relation], *places, *steps, native.pointer(infinities), out.ctypes.data)
+
+    def compute(codes: Codes, lanes: Array | None, kept: object = (values, infinities)) -> object:
+        return library.compare(codes, *arguments, *_lanes_of(out, lanes))
+
+    return compute
 
 
-def joined(
-    values: Sequence[object], places: Sequence[object], fresh: tuple[bool, bool], neutral: int, element: int, *, gives_place: bool
-) -> tuple[Array, bool] | None:
-    """Sums in place of the better of two values (`over_field.joined`), and whether a value and its place are of different sums; None
-    where NumPy has to compute them."""
-    library, arrays = loops(), words_of((*values, *places))
-    if library is None or not arrays:
-        return None
-    out = np.empty(max(map(len, arrays)), np.uint32)
-    pointers = (ctypes.c_void_p * 4)(*[array.ctypes.data for array in arrays])
-    steps = (ctypes.c_int32 * 4)(*[int(len(array) > 1) for array in arrays])
-    sides = (ctypes.c_int32 * 2)(*fresh)
-    differ = library.join(neutral, element, gives_place, sides, pointers, steps, len(out), out.ctypes.data)
-    return out, bool(differ)
+def choice(answers: Array, values: Sequence[Array], out: Array) -> Callable[[Array | None], None]:
+    """A function of lanes (None: all) that takes the first of two rows of words, or single ones, where the answer is true."""
+    library = loops()
+    assert library is not None
+    places, steps = [array.ctypes.data for array in values], [int(len(array) > 1) for array in values]
+    arguments = (answers.ctypes.data, *places, *steps, out.ctypes.data)
+
+    def compute(lanes: Array | None, kept: object = (answers, values)) -> None:
+        library.choose(*arguments, *_lanes_of(out, lanes))
+
+    return compute
+
+
+def union(
+    values: Sequence[Array], fresh: tuple[bool, bool], neutral: int, element: int, out: Array, *, gives_place: bool
+) -> Callable[[Array | None], object]:
+    """A function of lanes (None: all) that writes sums in place of the better of two values (`over_field.joined`): `values` are both, and
+    perhaps both places. It is true if some value and its place are those of different sums."""
+    library = loops()
+    assert library is not None
+    pointers = (ctypes.c_void_p * 4)(*[array.ctypes.data for array in values])
+    steps, sides = (ctypes.c_int32 * 4)(*[int(len(array) > 1) for array in values]), (ctypes.c_int32 * 2)(*fresh)
+    arguments = (neutral, element, gives_place, sides, pointers, steps, out.ctypes.data)
+
+    def compute(lanes: Array | None, kept: object = values) -> object:
+        return library.join(*arguments, *_lanes_of(out, lanes))
+
+    return compute
+
+
+def _lanes_of(out: Array, lanes: Array | None) -> tuple[int, int | None]:
+    return (len(out), None) if lanes is None else (len(lanes), lanes.ctypes.data)
 
 
 def reduced(values: object) -> Array | None:

@@ -298,33 +298,45 @@ static inline int32_t ordered(uint32_t word, const uint32_t *infinities) {
 
 enum { EQUAL, NOT_EQUAL, LESS, LESS_OR_EQUAL, ALWAYS, NEVER };
 
-// Comparisons of words, of which each side has one element (a step of 0) or `count`. `infinities`: null, or the residues of both.
-void compare(int32_t relation, const uint32_t *a, const uint32_t *b, int32_t step_a, int32_t step_b, const uint32_t *infinities, int64_t count,
-             uint8_t *restrict out) {
-  if (relation >= ALWAYS) {
-    for (int64_t i = 0; i < count; ++i) out[i] = relation == ALWAYS;
-    return;
-  }
+// Comparisons of two rows of registers, for all lanes or those that are listed; a step of 0 repeats a constant. `infinities`: null, or the
+// residues of both.
+void compare(struct Codes *codes, int32_t relation, const uint32_t *a, const uint32_t *b, int32_t step_a, int32_t step_b,
+             const uint32_t *infinities, uint8_t *out, int64_t count, const int64_t *restrict lanes) {
   for (int64_t i = 0; i < count; ++i) {
-    const int32_t x = ordered(a[i * step_a], infinities), y = ordered(b[i * step_b], infinities);
-    out[i] = relation == EQUAL ? x == y : relation == NOT_EQUAL ? x != y : relation == LESS ? x < y : x <= y;
+    const int64_t lane = lanes ? lanes[i] : i;
+    if (relation >= ALWAYS) {
+      out[lane] = relation == ALWAYS;
+      continue;
+    }
+    const int32_t x = ordered(meant(codes, a[lane * step_a]), infinities), y = ordered(meant(codes, b[lane * step_b]), infinities);
+    out[lane] = relation == EQUAL ? x == y : relation == NOT_EQUAL ? x != y : relation == LESS ? x < y : x <= y;
+  }
+}
+
+// One of two rows' values, as a row of answers says, for all lanes or those that are listed.
+void choose(const uint8_t *answers, const uint32_t *a, const uint32_t *b, int32_t step_a, int32_t step_b, uint32_t *out, int64_t count,
+            const int64_t *restrict lanes) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t lane = lanes ? lanes[i] : i;
+    out[lane] = answers[lane] ? a[lane * step_a] : b[lane * step_b];
   }
 }
 
 static inline uint64_t without_neutral(uint32_t word, uint32_t neutral) { return word == neutral ? 0 : canonical(word); }
 
-// Sums in place of the better of two values (over_field.joined): `words` are both values and, unless these are null, both places. A side that
+// Sums in place of the better of two values (over_field.joined), for all lanes or those that are listed: `words` are both values and, unless these are null, both places. A side that
 // is `fresh` is an element, whose hash with its place counts. 1 if a value and a place are not those of one sum.
-int join(uint32_t neutral, uint64_t element, int32_t gives_place, const int32_t *fresh, const uint32_t *const *words,
-         const int32_t *restrict steps, int64_t count, uint32_t *restrict out) {
+int join(uint32_t neutral, uint64_t element, int32_t gives_place, const int32_t *fresh, const uint32_t *const *words, const int32_t *steps,
+         uint32_t *out, int64_t count, const int64_t *restrict lanes) {
   int differ = 0;
   for (int64_t i = 0; i < count; ++i) {
+    const int64_t lane = lanes ? lanes[i] : i;
     uint64_t total = 0;
     for (int side = 0; side < 2; ++side) {
-      const uint32_t value = words[side][i * steps[side]];
+      const uint32_t value = words[side][lane * steps[side]];
       const uint64_t own = without_neutral(value, neutral);
       if (words[2]) {
-        const uint32_t place = words[2 + side][i * steps[2 + side]];
+        const uint32_t place = words[2 + side][lane * steps[2 + side]];
         if (fresh[side]) {
           total += permuted(canonical(place) + permuted(canonical(value) + element * 0x2C1B3C6Dull) * 0x2C1B3C6Dull);
           continue;
@@ -334,8 +346,8 @@ int join(uint32_t neutral, uint64_t element, int32_t gives_place, const int32_t 
       total += own;
     }
     const uint32_t summed = (uint32_t)canonical(total);
-    if (gives_place) out[i] = summed ? summed : MODULUS;
-    else out[i] = !summed ? neutral : summed == neutral ? summed + MODULUS : summed;
+    if (gives_place) out[lane] = summed ? summed : MODULUS;
+    else out[lane] = !summed ? neutral : summed == neutral ? summed + MODULUS : summed;
   }
   return differ;
 }

@@ -217,6 +217,40 @@ def test_rounded_numbers_have_one_code_each():
         kept.narrowed(np.arange(1000, 1200, dtype=np.uint32))
 
 
+SOME_LANES = np.array([3, 700, 701, 2999])
+
+
+def compared(relation: str, values: list[np.ndarray], infinities: np.ndarray | None) -> np.ndarray:
+    """The answers, once for all lanes and once for some."""
+    out, few = (np.zeros(max(map(len, values)), np.bool_) for _ in range(2))
+    residue_loops.comparison(relation, values, infinities, out)(residue_loops.NO_CODES, None)
+    lanes = SOME_LANES % len(out)
+    residue_loops.comparison(relation, values, infinities, few)(residue_loops.NO_CODES, lanes)
+    assert (few[lanes] == out[lanes]).all() and not np.delete(few, lanes).any()
+    return out
+
+
+def joined(values: list[np.ndarray], fresh: tuple[bool, bool], neutral: int, gives_place: bool) -> tuple[np.ndarray, bool]:
+    """The sums for all lanes, which those for some equal, and whether values and places differ."""
+    out, few = np.zeros(len(values[0]), np.uint32), np.zeros(len(values[0]), np.uint32)
+    number = residues.name_of("element")
+    differ = residue_loops.union(values, fresh, neutral, number, out, gives_place=gives_place)(None)
+    residue_loops.union(values, fresh, neutral, number, few, gives_place=gives_place)(SOME_LANES)
+    assert (few[SOME_LANES] == out[SOME_LANES]).all() and not np.delete(few, SOME_LANES).any()
+    return out, bool(differ)
+
+
+@needs_compiler
+def test_choices_are_the_same():
+    answers, others = RNG.random(len(WORDS)) < 0.5, RNG.permutation(WORDS)
+    for second in (others, others[:1]):
+        out, few = np.zeros_like(WORDS), np.zeros_like(WORDS)
+        residue_loops.choice(answers, [WORDS, second], out)(None)
+        residue_loops.choice(answers, [WORDS, second], few)(SOME_LANES)
+        assert (out == np.where(answers, WORDS, second)).all()
+        assert (few[SOME_LANES] == out[SOME_LANES]).all() and not np.delete(few, SOME_LANES).any()
+
+
 @needs_compiler
 @pytest.mark.parametrize("relation", ["eq", "ne", "lt", "le", "gt", "ge", "num", "nan"])
 def test_comparisons_are_the_same(relation):
@@ -225,10 +259,10 @@ def test_comparisons_are_the_same(relation):
     infinities = np.array(over_field._INFINITIES)
     some = np.concatenate([infinities, infinities + np.uint32(residues.MODULUS), WORDS[:50]])
     for a, b in ((WORDS, others), (WORDS, others[:1]), (others[:1], WORDS)):
-        found = residue_loops.compared(relation, a, b, None)
+        found = compared(relation, [a, b], None)
         assert (found == compare(*np.broadcast_arrays(residues.centred(a), residues.centred(b)))).all()
     for word in some:
-        found = residue_loops.compared(relation, some, np.array([word]), infinities)
+        found = compared(relation, [some, np.array([word])], infinities)
         order = over_field._infinite_first
         assert (found == compare(*np.broadcast_arrays(order(some), order(np.array([word]))))).all()
 
@@ -242,14 +276,12 @@ def test_joined_sets_are_the_same(fresh):
         each[:300] = neutral
     places = [np.where(each == neutral, residues.MODULUS, residues.canonical(each)).astype(np.uint32) for each in values] if fresh else []
     for gives_place in (False, True):
-        found = residue_loops.joined(
-            values, places, fresh or (False,) * 2, int(neutral), residues.name_of("element"), gives_place=gives_place
-        )
+        found, wrong = joined([*values, *places], fresh or (False, False), int(neutral), gives_place)
         total, differ = over_field._sum_of_both(values, places, fresh or (False, False), neutral)
-        assert found is not None and not found[1] and not differ
+        assert not wrong and not differ
         wanted = over_field._as_place(total) if gives_place else over_field._as_value(total, neutral)
-        assert (found[0] == wanted).all()
+        assert (found == wanted).all()
     if fresh == (True, False):
         places[1][7] ^= np.uint32(1)
-        assert residue_loops.joined(values, places, fresh, int(neutral), 5, gives_place=True)[1]
+        assert joined([*values, *places], fresh, int(neutral), True)[1]
         assert over_field._sum_of_both(values, places, fresh, neutral)[1]

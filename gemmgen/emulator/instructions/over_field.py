@@ -105,17 +105,32 @@ _RING: dict[str, Callable[..., Source]] = {
 def ring(inst: Instruction, binder: Binder) -> Operation:
     """Sums and products, for any rounding mode."""
     target, sources = binder.target(inst, inst.operands[0], "b32"), _sources(inst, binder)
-    plain = binder.gathered([target], _on_field(_RING[inst.opcode]), sources)
-    values = residue_loops.words_of(sources)
-    if residue_loops.loops() is None or target is None or values is None or not target.flags.c_contiguous:
-        return plain
-    in_loops = residue_loops.ring(inst.opcode, values, target)
+    values = _rows_in_loops(sources, target)
+    if values is None or target is None:
+        return binder.gathered([target], _on_field(_RING[inst.opcode]), sources)
+    return _in_loops(residue_loops.ring(inst.opcode, values, target))
 
-    def compute(lanes: Lanes | None) -> None:
-        in_loops(residues.codes_in_loops(), lanes)
+
+def _rows_in_loops(sources: Sequence[Source], target: np.ndarray | None) -> list[np.ndarray] | None:
+    """Sources as rows that loops in C read; None where NumPy has to compute a result."""
+    if residue_loops.loops() is None or target is None or not target.flags.c_contiguous:
+        return None
+    rows = residue_loops.words_of(sources)
+    # Copies would not follow the registers.
+    shared = rows is not None and all(
+        not isinstance(source, np.ndarray) or np.shares_memory(source, row) for source, row in zip(sources, rows, strict=True)
+    )
+    return rows if shared else None
+
+
+def _in_loops(compute: Callable[[residue_loops.Codes, Lanes | None], object]) -> Operation:
+    """The operation of a loop in C over words, some of which may be codes."""
+
+    def run(lanes: Lanes | None) -> None:
+        compute(residues.codes_in_loops(), lanes)
         residues.settle()
 
-    return Operation(lambda: compute(None), lambda lanes: compute(np.ascontiguousarray(lanes, np.int64)))
+    return Operation(lambda: run(None), lambda lanes: run(np.ascontiguousarray(lanes, np.int64)))
 
 
 SATURATED = "saturated"
@@ -292,11 +307,12 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
         third = (binder.source(inst, operand.register if isinstance(operand, Negated) else operand, "pred"),)
 
     order, infinities = (_infinite_first, np.array(_INFINITIES)) if tests_infinity(inst) else (residues.centred, None)
+    target, rows = targets[0], _rows_in_loops([a, b], targets[0])
+    if rows is not None and target is not None and len(targets) == 1 and combination is None:
+        return _in_loops(residue_loops.comparison(_order_of(inst), rows, infinities, target))
 
     def compute(x: Source, y: Source, *others: Source) -> Source:
-        holds = residue_loops.compared(_order_of(inst), x, y, infinities)
-        if holds is None:
-            holds = compare(*np.broadcast_arrays(order(x), order(y)))
+        holds = compare(*np.broadcast_arrays(order(x), order(y)))
         answers = [holds, ~holds]
         if combination is not None:
             other = ~others[0] if negated else others[0]
@@ -332,7 +348,11 @@ def _select_by_order(inst: Instruction, binder: Binder) -> Operation:
     target = binder.target(inst, inst.operands[0], "b32")
     first, second = (binder.source(inst, operand, "b32") for operand in inst.operands[1:3])
     condition = binder.source(inst, inst.operands[3], "pred")
-    return binder.gathered([target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
+    rows = _rows_in_loops([first, second], target)
+    if rows is None or target is None or not isinstance(condition, np.ndarray) or not condition.flags.c_contiguous:
+        return binder.gathered([target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
+    choose = residue_loops.choice(condition, rows, target)
+    return Operation(lambda: choose(None), lambda lanes: choose(np.ascontiguousarray(lanes, np.int64)))
 
 
 # -- comparators ---------------------------------------------------------------------------------------------------
@@ -362,16 +382,20 @@ def joined(inst: Instruction, binder: Binder) -> Operation:
     fresh, gives_place = comparator.fresh, inst.type != "f32"
     places = [binder.source(inst, place, "b32") for place in comparator.places or ()]
 
-    def compute(a: Source, b: Source, *others: Source) -> Source:
-        in_c = residue_loops.joined((a, b), others, fresh, int(neutral), residues.name_of("element"), gives_place=gives_place)
-        if in_c is None:
-            total, differ = _sum_of_both((a, b), others, fresh, neutral)
-            in_c = _as_place(total) if gives_place else _as_value(total, neutral), differ
-        if in_c[1]:
+    def require_same(differ: object) -> None:
+        if differ:
             raise NoFieldMeaning("a value and a place of different elements are compared", instruction=inst)
-        return in_c[0]
 
-    return binder.gathered([target], compute, [*values, *places])
+    def compute(a: Source, b: Source, *others: Source) -> Source:
+        total, differ = _sum_of_both((a, b), others, fresh, neutral)
+        require_same(differ)
+        return _as_place(total) if gives_place else _as_value(total, neutral)
+
+    rows = _rows_in_loops([*values, *places], target)
+    if rows is None or target is None:
+        return binder.gathered([target], compute, [*values, *places])
+    join = residue_loops.union(rows, fresh, int(neutral), residues.name_of("element"), target, gives_place=gives_place)
+    return Operation(lambda: require_same(join(None)), lambda lanes: require_same(join(np.ascontiguousarray(lanes, np.int64))))
 
 
 def _sum_of_both(
