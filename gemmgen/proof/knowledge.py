@@ -21,7 +21,7 @@ from gemmgen.proof.data import Access, Data, Recurrence
 from gemmgen.proof.enumeration import Numbers
 from gemmgen.proof.polynomials import Polynomials
 from gemmgen.proof.slicing import data_predicates, relevant_registers, uniform_floats
-from gemmgen.proof.solver import STEPS_A_MILLISECOND, Solver
+from gemmgen.proof.solver import Solver, limited_check
 from gemmgen.proof.terms import mentions, node_of
 from gemmgen.proof.values import UNBOUNDED, Condition, Term, Value, as_term, constant, negation
 
@@ -332,10 +332,9 @@ class Knowledge:
         corners.append({axis: (value.low + value.high) // 2 for axis, value in self.thread.items()})
         for corner in corners:
             solver = z3.Solver()
-            solver.set("rlimit", 2000 * STEPS_A_MILLISECOND)
-            solver.set("timeout", self.solver.milliseconds_left())
             solver.add(*self.facts, *[as_term(self.thread[axis].term) == number for axis, number in corner.items()])
-            if solver.check() == z3.unsat:
+            self.solver.check_time()
+            if limited_check(solver, 2000) == z3.unsat:
                 return True
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Event, Thread
 from typing import Literal
 
 import z3
@@ -18,8 +19,8 @@ QUICK_MILLISECONDS = 500
 FULL_MILLISECONDS = 5000
 STEPS_A_MILLISECOND = 5000
 """z3's own count of work, about as much as it does in a millisecond: limits that do not depend on the machine's load."""
-SLOWEST = 4
-"""z3 also ends a question after so many times the kernel's remaining time, by the clock: only where its count does not follow the time."""
+SLOWEST = 8
+"""z3 is also interrupted after so many times a limit's processor time: only where its count does not follow the time."""
 
 
 class OutOfTime(Exception):
@@ -49,11 +50,6 @@ class Solver:
         """Raises ``OutOfTime`` where the time is used up."""
         if time.process_time() > self._deadline:
             raise OutOfTime
-
-    def milliseconds_left(self) -> int:
-        """Time that is left, for z3's own limit. Raises ``OutOfTime``."""
-        self.check_time()
-        return max(1, int((self._deadline - time.process_time()) * 1000 * SLOWEST))
 
     def implies(self, premises: Sequence[Condition], goal: Condition, milliseconds: int = FULL_MILLISECONDS) -> Answer:
         """The answer to the question of whether the premises imply the goal."""
@@ -112,18 +108,34 @@ class Solver:
         return Answer("unknown")
 
     def _check(self, conditions: Sequence[Node], goal: Node, milliseconds: int, simple: bool) -> tuple[z3.CheckSatResult, z3.Solver]:
-        left = self._deadline - time.process_time()
-        if left <= 0:
-            raise OutOfTime
+        self.check_time()
         began = time.process_time()
         solver = z3.SimpleSolver() if simple else z3.Solver()
-        solver.set("rlimit", milliseconds * STEPS_A_MILLISECOND)
-        solver.set("timeout", max(1, int(left * 1000 * SLOWEST)))
         solver.add(*[condition.term for condition in conditions], z3.Not(goal.term))
-        result = solver.check()
+        result = limited_check(solver, milliseconds)
         self.queries += 1
         self.seconds += time.process_time() - began
         return result, solver
+
+
+def limited_check(solver: z3.Solver, milliseconds: int) -> z3.CheckSatResult:
+    """z3's answer within so many milliseconds' steps; ``unknown`` where they are not enough."""
+    solver.set("rlimit", milliseconds * STEPS_A_MILLISECOND)
+    done, end = Event(), time.process_time() + milliseconds * SLOWEST / 1000
+
+    def watch() -> None:
+        while not done.wait(max(0.01, end - time.process_time())):
+            if time.process_time() >= end:
+                solver.ctx.interrupt()
+                return
+
+    watching = Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        return solver.check()
+    finally:
+        done.set()
+        watching.join()
 
 
 def _near(conditions: Sequence[Node], goal: Node) -> list[Node]:

@@ -1,12 +1,14 @@
 """Answers without z3 agree with z3."""
 
 import random
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 z3 = pytest.importorskip("z3")
 
+from gemmgen.proof import solver as solver_module  # noqa: E402
 from gemmgen.proof.quick import Comparisons, Samples  # noqa: E402
 from gemmgen.proof.terms import node_of  # noqa: E402
 
@@ -116,3 +118,13 @@ def test_samples_are_counterexamples() -> None:
         elif result == z3.sat:
             samples.add(solver.model(), [*nodes, node_of(goal)])
     assert refuted > 20
+
+
+def test_a_question_ends_by_processor_time_where_steps_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solver_module, "STEPS_A_MILLISECOND", 1_000_000)
+    a, b, c, _ = symbols()
+    question = z3.Solver()
+    question.add(a * a * a + b * b * b + c * c * c == 114, a > 100_000)
+    began = time.process_time()
+    assert solver_module.limited_check(question, 50) == z3.unknown
+    assert time.process_time() - began < 3
