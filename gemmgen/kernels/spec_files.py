@@ -367,6 +367,9 @@ def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, An
         return Reason("unknown_field", field, "", "", f"did you mean {meant}?" if meant else hint, "no such field")
     if kind == "missing":
         return Reason("missing_field", field, "", "", fault=_MISSING)
+    if kind == "string_pattern_mismatch" and path[-1] == "[key]":
+        need = f"a name of ASCII letters, digits and _ that matches {context['pattern']}"
+        return Reason("wrong_value", ".".join(path[:-2]), got, need, hint)
     if kind == "union_tag_not_found":
         name = str(context.get("discriminator", "")).strip("'")
         return Reason("missing_field", ".".join([field, name]), "", "", _missing_tag(name, item["input"], fields, path, schema), _MISSING)

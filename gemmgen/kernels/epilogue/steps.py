@@ -291,7 +291,8 @@ def plan_steps(
             # Leading dimensions and tensor maps have the matrix's name in small letters.
             other = matrices.setdefault(matrix.name.lower(), matrix.name)
             if other != matrix.name:
-                got, need = f"operands named {other} and {matrix.name}", "names that differ by more than capital letters"
+                named = " and ".join(one.removesuffix("_") for one in (other, matrix.name))
+                got, need = f"operands named {named}", "names that differ by more than capital letters"
                 reasons.append(Reason("elementwise", where, got, need))
         steps.append(step)
     return tuple(steps), variables.kind

@@ -701,6 +701,7 @@ def test_batches_have_matrices_of_their_own() -> None:
         ({"value": "(" * 300 + "acc" + ")" * 300}, "brackets inside each other"),
         ({"value": "mish(" * 30 + "acc" + ")" * 30}, "a long expression"),
         ({}, "an empty formula"),
+        ({"inputs": {"größe": {"per": "row"}}, "value": "acc"}, "epilogue.inputs: got 'größe', need a name of ASCII letters"),
         ({"value": "acc * 1e39"}, "the largest float32"),
     ],
 )
