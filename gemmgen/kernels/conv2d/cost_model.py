@@ -49,7 +49,8 @@ class WarpgroupCosts:
     copies: float
     """Time of copies of vectors by threads over that of copies by TMA of rows of whole steps that begin at sectors."""
     shared: float
-    """Part of the time of a copy that sharing it with the other blocks of a cluster does not save."""
+    """Part of the time of a copy that sharing it with the other blocks of a cluster does not save. Where rows of products are pixels, it
+    saves nothing: pairs of blocks take 1.03 times as long as single ones, the median of 43 layers."""
     crowd: float
     """Part of the time of loads that grows with the SMs which load at the same time."""
     scattered: float
@@ -74,36 +75,36 @@ class WarpgroupCosts:
     """Further factor of such rows of 64 bytes."""
     short_row: float
     """Times of a copy of rows of 64 bytes by TMA over that of rows of 128 bytes, which end with a step and begin at sectors."""
-    row_stores: float
-    """Factor of ``stores`` where rows of products are pixels, whose results threads store."""
+    pixel_rows: float
+    """Factor of the products and copies of tiles whose rows are pixels, where TMA copies rows of whole steps that begin at sectors."""
     shared_reads: float
     """Part of the shared memory's rate at which tensor cores read tiles: 0 if they never wait for it, else over 1 / it."""
 
 
 WARPGROUP_COSTS = {
     True: WarpgroupCosts(
-        in_flight=0.577,
-        issue=1.5,
-        window_loads=0.727,
-        loads=0.797,
-        stores=0.751,
-        joined=1233,
-        copies=1.27,
-        shared=0.649,
-        crowd=0.394,
-        scattered=1.01,
-        window=0.992,
-        crowded_window=1.17,
-        tall_window=1.05,
-        pointwise=1.96,
-        part_of_row=2.75,
-        odd_row=2.06,
-        part_of_odd_row=2.68,
-        odd_row_of_clusters=1.41,
-        short_odd_row=1.75,
+        in_flight=0.636,
+        issue=1.55,
+        window_loads=0.582,
+        loads=0.752,
+        stores=2.914,
+        joined=759,
+        copies=1.45,
+        shared=0.77,
+        crowd=0.571,
+        scattered=0.978,
+        window=0.972,
+        crowded_window=1.38,
+        tall_window=0.729,
+        pointwise=1.62,
+        part_of_row=4.0,
+        odd_row=1.89,
+        part_of_odd_row=2.12,
+        odd_row_of_clusters=1.32,
+        short_odd_row=2.39,
         short_row=1.0,
-        row_stores=0.857,
-        shared_reads=0.414,
+        pixel_rows=1.18,
+        shared_reads=0.369,
     ),
     False: WarpgroupCosts(
         in_flight=COPIES_IN_FLIGHT,
@@ -126,12 +127,12 @@ WARPGROUP_COSTS = {
         odd_row_of_clusters=1.69,
         short_odd_row=1.19,
         short_row=1.76,
-        row_stores=1.0,
+        pixel_rows=1.0,
         shared_reads=0.0,
     ),
 }
 """For 16-bit floats, fitted to 55 drawn layers on an H200, up to 34 instances of each, so that the chosen one takes little longer than the
-best: 1.035 times as a mean, 1.07 to 1.09 of layers left out of the fit, 1.12 before. For integers, the times of copies in NHWC are fitted
+best: 1.038 times as a mean, 1.07 to 1.09 of layers left out of the fit, 1.12 before. For integers, the times of copies in NHWC are fitted
 to 47 layers: 1.030, and 1.033 of layers left out, 1.055 before."""
 
 WIDE_WINDOW = 256
@@ -233,14 +234,15 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     inputs, taps = problem["c"] // problem["groups"], problem["r"] * problem["s"]
     steps = ceil_div(taps * inputs, loop.tile_k) if loop.vectors else taps // plan.taps * ceil_div(inputs, loop.tile_k)
     steps = ceil_div(steps, loop.cluster_k)
-    loaded_a, loaded_b = (
-        operand.tile_bytes * costs.loads * (costs.shared + (1 - costs.shared) / operand.blocks) for operand in (loop.a, loop.b)
-    )
+    alone = 1.0 if loop.pixel_rows else costs.shared
+    loaded_a, loaded_b = (operand.tile_bytes * costs.loads * (alone + (1 - alone) / operand.blocks) for operand in (loop.a, loop.b))
     by_threads = costs.copies * (costs.pointwise if taps == 1 else 1.0)
-    loaded = loaded_a + loaded_b * by_threads if loop.vectors else (loaded_a + loaded_b) * _row_copies(plan, problem, costs)
+    copies = by_threads if loop.vectors else _row_copies(plan, problem, costs)
+    loaded = loaded_a * (1.0 if loop.vectors else copies) + loaded_b * copies
     loaded *= costs.window_loads if plan.windows else 1.0
     crowded = costs.crowded_window if loop.tile_pixels > WIDE_WINDOW or turns > 1 else costs.window
     slow = (crowded if plan.taps == 3 else costs.tall_window) if plan.windows else 1.0
+    slow *= costs.pixel_rows if loop.pixel_rows and copies == 1.0 else 1.0
     reads = 1 + plan.arrays_like_output
     return Work(
         blocks=blocks,
@@ -254,9 +256,7 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         shared_clocks=costs.shared_reads * _shared_bytes(plan) / SHARED_RATE,
         loaded_bytes=loaded * slow,
         in_flight=costs.in_flight * loop.stages,
-        stored_bytes=costs.stores
-        * (costs.row_stores if loop.pixel_rows else 1.0)
-        * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
+        stored_bytes=costs.stores * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
         memory_bytes=cost(plan, problem).bytes,
         turns=min(2, loop.cluster_k),  # the first block of a cluster waits for the others, and reads their sums
         early=spec.early_launch,
