@@ -62,7 +62,7 @@ def prove_library(
     known = frozenset() if again else frozenset(proofs)
     end = None if within is None else time.time() + within
     tasks = [(Subject.of(instance), known, seconds, end) for instance in chosen]
-    for done, (_, result) in enumerate(run_tasks(prove_subject, tasks, jobs)):
+    for done, (_, result) in enumerate(run_tasks(prove_subject, tasks, jobs, each=1)):
         progress("proving", done, len(chosen))
         if isinstance(result, Exception):
             raise result
@@ -120,7 +120,7 @@ def check_proofs(
     quick.sort(key=lambda instance: hashlib.sha256(by_name[instance.name][0]["code"].encode()).hexdigest())
     end = None if within is None else time.time() + within
     tasks = [(Subject.of(instance), frozenset[tuple[str, str]](), seconds, end) for instance in quick[:sample]]
-    for done, (_, result) in enumerate(run_tasks(prove_subject, tasks, jobs)):
+    for done, (_, result) in enumerate(run_tasks(prove_subject, tasks, jobs, each=1)):
         progress("proving", done, len(tasks))
         if isinstance(result, Exception):
             raise result

@@ -17,11 +17,14 @@ def cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def run_tasks(function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[tuple[int, Result | Exception]]:
+def run_tasks(
+    function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]], jobs: int, *, each: int | None = None
+) -> Iterator[tuple[int, Result | Exception]]:
     """Calls ``function(*task)`` for every task; yields the task's index and the result, or the error, as they are done.
 
     With more than one job the calls take place in separate processes, so that function, tasks and results must pickle. They
-    are ended when the caller stops early. Where processes cannot share locks, they take place in this one.
+    are ended when the caller stops early, and replaced by new ones after ``each`` tasks. Where processes cannot share locks, the calls
+    take place in this one.
     """
     if min(jobs, len(tasks)) <= 1 or not has_semaphores():
         for index, task in enumerate(tasks):
@@ -34,7 +37,7 @@ def run_tasks(function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]],
     from multiprocessing import get_context
 
     # Spawned, because the compiler's library, once loaded, need not survive a fork.
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), initializer=_begin)
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), initializer=_begin, max_tasks_per_child=each)
     try:
         futures = {pool.submit(function, *task): index for index, task in enumerate(tasks)}
         for future in as_completed(futures):

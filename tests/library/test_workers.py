@@ -38,3 +38,8 @@ def test_tasks_run_elsewhere_where_there_are_semaphores() -> None:
     assert has_semaphores()
     results = dict(run_tasks(process_of, [(1,), (3,)], jobs=2))
     assert {number for number, process in results.values() if process != os.getpid()} == {1, 3}  # type: ignore[misc]
+
+
+def test_each_task_may_have_a_process_for_itself() -> None:
+    results = dict(run_tasks(process_of, [(number,) for number in (1, 3, 4, 5)], jobs=2, each=1))
+    assert len({process for _, process in results.values()}) == 4  # type: ignore[misc]
