@@ -162,7 +162,7 @@ class KernelCandidate:
 
     @cached_property
     def impatient(self) -> str | None:
-        """PTX whose waits give up after one turn; None if no wait counts its turns."""
+        """PTX whose waits give up after one turn, and whose questions to barriers are answered at once; None if it has none of both."""
         (program,) = self.programs()
         return impatient(program, self.code.ptx)
 

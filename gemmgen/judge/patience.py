@@ -22,12 +22,13 @@ _WAITING = frozenset(
     ]
 )
 """Instructions of loops that wait, except for loads."""
+_TRY = re.compile(r"mbarrier\.try_wait([^;]*\]\s*,\s*[^,;]+)(?:,[^;]*)?;")
 _FAR = 1 << 28
 """A step of a counter whose limit is not known."""
 
 
 def impatient(program: Program, ptx: str) -> str | None:
-    """PTX in which waits give up after one turn; None if no wait counts its turns."""
+    """PTX in which waits give up after one turn, and questions to barriers are answered at once; None if there are none of both."""
     lines = ptx.split("\n")
     changed = False
     for counter in _counters(program):
@@ -38,6 +39,14 @@ def impatient(program: Program, ptx: str) -> str | None:
         text, count = re.subn(number, str(counter.step), lines[place], count=1)
         changed |= count > 0
         lines[place] = text
+        for start in counter.starts:  # a wait may take more turns than any limit behind it
+            value = start.operands[1]
+            assert isinstance(value, Integer)
+            number = rf"(?<=[\s,]){value.value}(?=\s*[,;])"
+            lines[start.line - 1] = re.sub(number, str(value.value + counter.step), lines[start.line - 1], count=1)
+    for place, line in enumerate(lines):
+        lines[place] = _TRY.sub(r"mbarrier.test_wait\1;", line)  # which answers at once
+        changed |= lines[place] != line
     return "\n".join(lines) if changed else None
 
 
@@ -51,7 +60,9 @@ class _Counter:
     step: int
     """The constant by which the counter reaches its limit in one turn."""
     waits: tuple[Instruction, ...]
-    """Questions to barriers in the loop, whose answer is no."""
+    """Questions to barriers in the loop, whose answer is no; none if only statements after the loop look at the counter."""
+    starts: tuple[Instruction, ...] = ()
+    """In that case, the statements that give the counter its first value."""
 
 
 def _counters(program: Program) -> Iterator[_Counter]:
@@ -71,10 +82,13 @@ def _counters(program: Program) -> Iterator[_Counter]:
                 continue
             counters = {target.name, source.name}
             uses = [inst for inst in everything if inst is not add and counters & _read(inst)]
-            tests = [inst for inst in uses if inst.opcode == "setp" and id(inst) in names]
+            tests = sorted((inst for inst in uses if inst.opcode == "setp"), key=lambda inst: id(inst) not in names)
             if tests and all(inst.opcode in ("setp", "mov") for inst in uses):
                 first = [inst for inst in everything if id(inst) not in names and not counters.isdisjoint(written_by(inst))]
-                yield _Counter(holder, constant, _step(add, constant, tests[0], first), waits)
+                ends_loop = id(tests[0]) in names
+                step = _step(add, constant, tests[0], first)
+                starts = tuple(inst for inst in first if inst.opcode == "mov" and isinstance(inst.operands[1], Integer))
+                yield _Counter(holder, constant, step, waits, ()) if ends_loop else _Counter(holder, constant, step, (), starts)
 
 
 def _may_wait(inst: Instruction) -> bool:

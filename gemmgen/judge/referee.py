@@ -30,6 +30,7 @@ from gemmgen.judge.task import DEEP, FAR, POWER, WIDE, Argument, Task, evaluate,
 from gemmgen.judge.text import (
     address_that_decides,
     bits_of_approximation,
+    bits_of_state,
     date_of_build,
     factors_of,
     floats_of,
@@ -418,6 +419,8 @@ class Referee:
                 self._fail("reads-addresses", {}, f"an array's address decides: {inst.text.strip()}")
             if (inst := bits_of_approximation(program)) is not None:
                 self._fail("reads-processor", {}, f"the last bits of an approximate function decide: {inst.text.strip()}")
+            if (inst := bits_of_state(program)) is not None:
+                self._fail("reads-processor", {}, f"the bits of a barrier's state decide: {inst.text.strip()}")
         if isinstance(self.candidate, KernelCandidate) and (macro := date_of_build(self.candidate.code)):
             self._fail("reads-clock", {}, f"the source uses {macro}")
         if name := getattr(self.candidate, "asks_for", ""):

@@ -39,6 +39,7 @@ _KEEPS_PLACES = ("mov", "cvta", "cvt", "add", "sub", "shl", "and", "or", "xor", 
 _ANY_PLACE = 64
 
 
+_ARRIVALS = ("arrive", "arrive_drop")
 _MAX_FACTOR = 1 << 12
 _APPROXIMATE = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
 _ON_BITS = ("add", "sub", "mul", "mad", "and", "or", "xor", "not", "shl", "shr", "min", "max", "lop3", "prmt", "bfe", "popc", "clz", "shf")
@@ -113,6 +114,23 @@ def bits_of_approximation(program: Program) -> Instruction | None:
     for (inst, tainted), is_of_inputs in zip(flow.spread_from(approximate), of_inputs, strict=True):
         on_bits = inst.opcode in _ON_BITS and bool(inst.types) and inst.types[-1] not in ("pred", "f32", "f64", "f16", "bf16")
         if (inst.opcode in ("setp", "set", "testp", "slct") or on_bits) and not is_of_inputs and tainted.any_of(source_registers(inst)):
+            return inst
+    return None
+
+
+def bits_of_state(program: Program) -> Instruction | None:
+    """An instruction that computes with the state of a barrier in shared memory, whose bits mean something to the device alone."""
+    everything = list(instructions_of(program))
+    arrivals = [inst for inst in everything if inst.opcode == "mbarrier" and inst.modifiers[0] in _ARRIVALS]
+    states = {name for inst in arrivals for name in written_by(inst)}
+    copies = [inst for inst in everything if inst.opcode == "mov" and len(written_by(inst)) == 1] if states else []
+    known = 0
+    while len(states) > known:
+        known = len(states)
+        states |= {name for inst in copies if states.intersection(source_registers(inst)) for name in written_by(inst)}
+    for inst in everything if states else ():
+        takes = inst.opcode in (*_ON_BITS, "setp", "set", "cvt") or (inst.opcode == "mov" and len(written_by(inst)) > 1)
+        if takes and states.intersection(source_registers(inst)):
             return inst
     return None
 
@@ -233,6 +251,8 @@ def _gives_address(inst: Instruction, holds: set[str], pointers: set[str], shift
     if inst.opcode == "cvta" and (inst.has("shared") or inst.has("local")):
         # Shared and local memory lie at other addresses on each device, but in the same places of a block's or a thread's memory.
         return not inst.has("to")
+    if inst.opcode == "mapa":  # memory of other blocks lies at other addresses on each device
+        return True
     if inst.opcode not in _PASSES:
         return False
     read = [operand for operand in inst.operands[1:] if any(register.name in holds for register in registers_of(operand))]

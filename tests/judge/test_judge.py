@@ -22,7 +22,7 @@ from gemmgen.judge.task import Task, parse_shapes
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import load_kernel
 
-from . import branchless, chance, circumstances, gaming, held_out, more_held_out, rare, styles, triggers, unseen
+from . import asynchronous, branchless, chance, circumstances, gaming, held_out, more_held_out, rare, styles, triggers, unseen
 from .corpus import GEMM, GEMM_SHAPE, LOOP, ROWS, Candidate, exploits, gemm_source, honest
 
 REFERENCES = Path(__file__).with_name("references.py")
@@ -57,7 +57,7 @@ def test_an_honest_kernel_is_accepted(candidate):
 
 HELD_OUT = [
     each
-    for file in (held_out, more_held_out, gaming, chance, rare, unseen, triggers, branchless, styles, circumstances)
+    for file in (held_out, more_held_out, gaming, chance, rare, unseen, triggers, branchless, styles, circumstances, asynchronous)
     for each in (*file.exploits(), *file.honest())
 ]
 
@@ -75,6 +75,20 @@ def test_waits_that_give_up_run_on_without_the_data(wait):
     with pytest.raises(CandidateFailed) as failed:
         candidate.call({"m": 6, "n": 128}, inputs, Conditions(starves="later", gives_up=True))
     assert failed.value.kind == "race"
+
+
+@pytest.mark.parametrize("name", ["bits-of-a-state", "mapped-address", "waits-for-a-state"])
+def test_bits_that_mean_something_to_one_device_alone(name):
+    candidate = next(each for each in (*asynchronous.exploits(), *asynchronous.honest()) if each.name == name)
+    verdict = verdict_of(candidate)
+    assert candidate.kind in verdict.kinds if candidate.kind else verdict.accepted, verdict.failures
+
+
+def test_questions_to_barriers_are_answered_at_once():
+    ptx = kernel_of(asynchronous.honest()[0].source).code.ptx
+    hasty = kernel_of(asynchronous.honest()[0].source).impatient
+    assert "mbarrier.try_wait.parity.shared.b64 p, [" in ptx and "0, 100;" in ptx
+    assert hasty is not None and "try_wait" not in hasty and "0, 100;" not in hasty
 
 
 def test_waits_without_end_do_not_give_up():
