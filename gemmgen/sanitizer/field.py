@@ -33,6 +33,12 @@ MIN_DEGREE = 3
 _SCALAR_LIMIT = 0x7F800000
 _GROSS = 2.0**-5
 """Difference of results for ordinary numbers, relative to the largest one, that no roundings make."""
+WIDE_RUNS = 4
+"""Runs on numbers of many sizes."""
+_WIDEST = {"f32": 100, "bf16": 100, "f16": 13}
+"""Exponents of such numbers, without their sign."""
+_SMALLEST = {"f32": 2.0**-100, "bf16": 2.0**-100, "f16": 2.0**-13}
+"""Results up to here may have lost bits."""
 _MAX_EXPRESSION_LENGTH = 2000
 _DEEPEST_EXPRESSION = 40
 
@@ -114,45 +120,62 @@ def _differs_on_numbers(
     settings: Settings,
     other: Other | Mapping[str, str],
 ) -> str:
-    """The first result that differs for ordinary numbers by far more than roundings; empty if none does.
+    """The first result that differs by far more than roundings for ordinary numbers, or for numbers of many sizes; empty if none does.
 
-    Functions that are equal over the field may differ over the real numbers by factors such as 2^31, which is 1 there.
+    Functions that are equal over the field may differ over the real numbers by factors such as 2^31, which is 1 there. Where such a term
+    is tiny beside others of an ordinary run, it is the largest one for some numbers of many sizes.
     """
     import numpy as np
 
-    numbers = {name: _ordinary(name, argument) for name, argument in given.items()}
     own = replace(settings, counters=False)
-    try:
-        first = run_launches(code, launches, numbers, symbols, None, own).arrays()
-        if isinstance(other, Other):
-            second = run_launches(other.code, other.launches, numbers, symbols, None, own).arrays()
-            wanted = {name: _numbers(array) for name, array in second.items()}
-        else:
-            wanted = {name: evaluate(text, numbers, over_field=False).reshape(-1) for name, text in other.items()}
-    except UnusableInput:
-        raise
-    except GemmgenError as error:
-        return str(error).splitlines()[0]
-    for name, array in first.items():
-        if name not in wanted or array.type not in FLOATS:
-            continue
-        got, expected = _numbers(array), wanted[name]
-        with np.errstate(all="ignore"):
-            most = max(np.nanmax(np.abs(got), initial=0.0), np.nanmax(np.abs(expected), initial=0.0))
-            wrong = np.flatnonzero((np.abs(got - expected) > _GROSS * most) | (np.isnan(got) != np.isnan(expected)))
-        if len(wrong):
-            place = int(wrong[0])
-            return f"results differ for ordinary numbers: {name}[{place}] is {got[place]:.6g} and {expected[place]:.6g}"
+    for wide in range(1 + WIDE_RUNS):
+        numbers = {name: _real(name, argument, wide) for name, argument in given.items()}
+        try:
+            first = run_launches(code, launches, numbers, symbols, None, own).arrays()
+            if isinstance(other, Other):
+                second = run_launches(other.code, other.launches, numbers, symbols, None, own).arrays()
+                wanted = {name: _numbers(array) for name, array in second.items()}
+            else:
+                with np.errstate(all="ignore"):
+                    wanted = {name: evaluate(text, numbers, over_field=False).reshape(-1) for name, text in other.items()}
+        except UnusableInput:
+            raise
+        except GemmgenError as error:
+            return str(error).splitlines()[0]
+        for name, array in first.items():
+            if name not in wanted or array.type not in FLOATS:
+                continue
+            got, expected = _numbers(array), wanted[name]
+            with np.errstate(all="ignore"):
+                sizes = np.fmax(np.abs(got), np.abs(expected))
+                known = np.isfinite(got) & np.isfinite(expected) & (got != 0) & (expected != 0) & (sizes > _SMALLEST[array.type])
+                each = bool(wide % 2)  # elements of one array differ in size as well: roundings are relative to each result
+                limit = _GROSS * (sizes if each else np.max(sizes, initial=0.0, where=known if wide else ~np.isnan(sizes)))
+                wrong = np.flatnonzero(
+                    known & (np.abs(got - expected) > limit)
+                    if wide  # another order of products may overflow, or give 0
+                    else (np.abs(got - expected) > limit) | (np.isnan(got) != np.isnan(expected))
+                )
+            if len(wrong):
+                place = int(wrong[0])
+                kind = "numbers of many sizes" if wide else "ordinary numbers"
+                return f"results differ for {kind}: {name}[{place}] is {got[place]:.6g} and {expected[place]:.6g}"
     return ""
 
 
-def _ordinary(name: str, argument: KernelArgument) -> KernelArgument:
-    """An argument with ordinary numbers in its arrays of floats."""
+def _real(name: str, argument: KernelArgument, wide: int) -> KernelArgument:
+    """An argument with ordinary numbers in its arrays of floats, or, if ``wide`` is not 0, with numbers of many sizes."""
     import numpy as np
 
-    rng = np.random.default_rng([17, *name.encode()])
+    rng = np.random.default_rng([17 + wide, *name.encode()])
     if argument.is_array and argument.type in FLOATS and argument.initialised:
         drawn = rng.normal(0, 1, argument.value.shape).astype(np.float32)
+        if wide:
+            most = _WIDEST[argument.type]
+            # An array may be larger than the others as a whole; in the last run all are so small that constants are larger.
+            shared = -most if wide == WIDE_RUNS else rng.integers(-most, most + 1)
+            sizes = rng.integers(-most, most + 1, argument.value.shape) if wide % 2 else np.full(argument.value.shape, shared)
+            drawn = np.ldexp(drawn, sizes).astype(np.float32)
         if argument.type == "f16":
             drawn = drawn.astype(np.float16)
         elif argument.type == "bf16":

@@ -114,6 +114,20 @@ def test_equality_over_the_field_alone_gets_no_verdict(compare, one, other):
     assert "field: not claimed: results differ for ordinary numbers" in result.output, result.output
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (f"{UP} sum += b[0] * 0x1p-40f;", f"{UP} sum += b[0] * 0x1p-71f;"),
+        (f"{UP} sum += (b[0] * 0x1p-31f - b[0]) * 0x1p-60f;", UP),
+        (f"{UP} sum += 0x1p-60f;", f"{UP} sum += 0x1p-91f;"),
+    ],
+)
+def test_terms_that_are_tiny_beside_others_get_no_verdict(compare, one, other):
+    """They are equal over the field, as 2^31 is 1 there."""
+    result = compare(one, other)
+    assert "field: not claimed: results differ for numbers of many sizes" in result.output, result.output
+
+
 BITS = """extern "C" __global__ void f(const float* a, float* c, int n) {{
     __shared__ unsigned char bytes[64][4];
     int i = blockIdx.x * blockDim.x + threadIdx.x;
