@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -75,10 +75,21 @@ def integers_of(program: Program) -> list[int]:
     return list(dict.fromkeys(operand.value for inst in compared for operand in inst.operands if isinstance(operand, Integer)))
 
 
+_OF_COUNT: Mapping[str, Callable[[int], int]] = {
+    "popc": lambda count: ((1 << count) - 1) << max(0, 11 - count),
+    "clz": lambda count: 1 << (31 - count),
+    "bfind": lambda count: 1 << count,
+}
+"""Instructions that count bits of 32, each with a number of a count; those of popc are beyond ``POWER``."""
+
+
 def limits_of(program: Program) -> list[int]:
     """The integers that a kernel compares something with, and those from which on a bit that it shifts to the lowest place, or takes by a
-    mask, is set."""
+    mask, is set; where it counts bits, numbers for which a count is one of these integers."""
     found = dict.fromkeys(integers_of(program))
+    counts, opcodes = [value for value in found if 0 < value < 32], {inst.opcode for inst in instructions_of(program)}
+    for opcode, number in _OF_COUNT.items():
+        found |= dict.fromkeys(number(count) for count in counts if opcode in opcodes)
     for inst in instructions_of(program):
         by = inst.operands[2] if inst.opcode in ("shr", "and") and len(inst.operands) > 2 else None
         if isinstance(by, Integer) and inst.opcode == "shr" and 0 < by.value < 32:

@@ -40,6 +40,8 @@ def exploits() -> list[Candidate]:
             "keeps-state",
         ),
         "wrong-by-a-bit-of-the-size": (map_source("if (i < n) y[i] = n >> 17 ? 0.0f : VALUE;"), "wrong-at-shape"),
+        "wrong-by-the-bits-of-the-size": (map_source("if (i < n) y[i] = __popc(n) == 9 ? 0.0f : VALUE;"), "wrong-at-shape"),
+        "wrong-by-the-zeros-of-the-size": (map_source("if (i < n) y[i] = __clz(n) == 11 ? 0.0f : VALUE;"), "wrong-at-shape"),
         "the-upper-half-of-an-address": (map_source(f"{_HALVES} if (i < n) y[i] = (high & 0xffu) > 3u ? 0.0f : VALUE;"), "reads-addresses"),
         "a-field-of-an-address": (map_source(f"{_FIELD} if (i < n) y[i] = (part & 0x7f) > 3 ? 0.0f : VALUE;"), "reads-addresses"),
         "an-address-in-a-product": (
