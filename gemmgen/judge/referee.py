@@ -568,11 +568,17 @@ class Referee:
         self._check_few_terms(few)
         questions = [Question(shape, self._numbers(arrays)) for shape, arrays, _ in plan]
         questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
-        answers = self.reference.answers(questions)
+        answers, has_failed = self.reference.answers(questions), False
         for (shape, arrays, moderate), wanted, magnitude in zip(plan, answers, answers[len(plan) :], strict=False):
             own_bound = any(name.endswith("_bound") for name in wanted)
-            if (moderate or not own_bound) and (run := self._run(shape, arrays)) is not None:
+            is_far = max(shape.values(), default=0) >= FAR
+            if not (moderate or not own_bound) or (is_far and has_failed):
+                continue
+            run = self._run(shape, arrays)
+            if run is not None:
                 self._compare(shape, "literals of the code as", run, wanted, magnitude)
+            # A kernel that fails on many elements has as many findings on more, which take minutes to note.
+            has_failed |= is_far and run is None
         self.verdict.checks.append(f"{len(plan)} problems that hold the numbers of the code")
         return [(shape, arrays) for shape, arrays, _ in plan]
 
