@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ TILE = slice(0, 2)
 """Coordinates of a tile's rows and columns. 512 x 5120 x 2560 with a gate took 12% more by 128 x 168 than by 128 x 160."""
 SLOW = 1.25
 """An instance that took this many times as long as the best, or was not worth timing, on all neighbouring problems is not planned."""
+OTHERS = 6
+"""Instances of another kind than points that are planned where points copy nothing: those that came nearest to the best there."""
 MIN_ROWS, MAX_ROWS = 6, 24
 FARTHEST = 2.2
 """Distance of problems that tell which instances are slow."""
@@ -66,7 +69,13 @@ class Outlook:
         placed, alike, timed = _places(self._request.kind)[0], self._alike, self._timed
         instances = _of_chip(self._request.kind, self._architecture.name)
         near = [one for one in instances if one.label in alike or one.label not in placed or one.name in timed]
-        return [one for one in near if self.is_promising(one)]
+        found = [one for one in near if self.is_promising(one)]
+        if not self._whole or not self._near:
+            return found
+        certain, ratios = {one.label for one in found if one.label in alike or one.name in timed}, self._ratios
+        ranked = sorted((one for one in found if one.label not in certain), key=lambda one: ratios.get(one.name, math.inf))
+        certain |= {one.label for one in ranked[:OTHERS]}
+        return [one for one in found if one.label in certain]
 
     @cached_property
     def _alike(self) -> dict[str, float]:
@@ -97,10 +106,20 @@ class Outlook:
     @cached_property
     def _fast(self) -> frozenset[str] | None:
         """Instances that were nearly the best on some neighbouring problem; None if there are few of these."""
-        rows = [row for distance, row in self._near[:MAX_ROWS] if distance < FARTHEST]
-        if len(rows) < MIN_ROWS:
+        if sum(distance < FARTHEST for distance, _ in self._near[:MIN_ROWS]) < MIN_ROWS:
             return None
-        return frozenset(name for row in rows for name, time in row.times.items() if time < SLOW * min(row.times.values()))
+        return frozenset(name for name, ratio in self._ratios.items() if ratio < SLOW)
+
+    @cached_property
+    def _ratios(self) -> dict[str, float]:
+        """Times of instances over that of the best, the least of neighbouring problems, by their names."""
+        ratios: dict[str, float] = {}
+        for place, (distance, row) in enumerate(self._near[:MAX_ROWS]):
+            if place < MIN_ROWS or distance < FARTHEST:
+                best = min(row.times.values())
+                for name, time in row.times.items():
+                    ratios[name] = min(time / best, ratios.get(name, math.inf))
+        return ratios
 
 
 @cache

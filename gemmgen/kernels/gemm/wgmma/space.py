@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from math import log2
 from typing import TYPE_CHECKING, Any
 
@@ -260,6 +260,7 @@ def points(request: GemmRequest, device: Device, every_store: bool = False) -> l
     ``every_store``: with points whose threads store results that TMA stores faster."""
     if not device.architecture.supports("wgmma") or not _is_plain(request) or request.k < MIN_DEPTH:
         return []
+    _make_usual_lattices(device.architecture)
     parts = []
     if request.second is None:
         stored = [_stored(request, column_major) for column_major in (False, True)]
@@ -276,6 +277,15 @@ def points(request: GemmRequest, device: Device, every_store: bool = False) -> l
             if one is not None:
                 parts.append(one)
     return parts
+
+
+@cache
+def _make_usual_lattices(architecture: Architecture) -> None:
+    """Makes the lattices of the usual storages of all types, so that the first choice of a process takes longer and no later one does."""
+    for factor, result in (("bf16", "bf16"), ("e4m3", "bf16"), ("s8", "s32")):
+        boxes = ELEMENTS[result].bytes in TRANSPOSED_BYTES
+        for column_major in (False, True):
+            lattices(Storage(factor, result, column_major, True, True, boxes=True, residual=False, in_parts=boxes), architecture)
 
 
 def coordinates(spec: GemmSpec) -> Sequence[float] | None:
