@@ -90,12 +90,14 @@ and run side by side, their requests meet on the way to the L2: 11 such grids to
 these became free; 11 in which a single block or cluster read it took 4% less, and 11 of more blocks 3% less. Grids of several waves took
 between 3% less and 7% more, the same on average: they wait."""
 DENSE, DENSE_APART, DENSE_FILLED = 55.0, 65.0, 0.85
-DENSE_OPERATIONS = {2: 1e11, 1: 2e11}
+DENSE_OPERATIONS = {2: 4e11, 1: 2e12}
 """Tile area over the sum of its sides from which on grids are bound by arithmetic, and not by what SMs get from the L2; the same for single
 waves of which two to five blocks read each tile of the larger factor, since five of tiles of 192 x 80 and 192 x 88 took 4 to 15% more, and
 four of 128 x 144 took 4% less; the part of the SMs that work; and operations of a problem, for elements of 2 and of 1 bytes. Blocks that
 start early then hide the launch: 48 such grids of 18 to 147 us took 1.7% less on an H200 on average, at best 4.6% less and at worst 1.1%
-more. The next launch's blocks spread evenly, one to an SM, as these become free. Grids that are bound by the L2 took up to 13% more."""
+more; 10 of up to 4e11 operations on 16-bit elements 0.3% less, and 26 of bytes, of 90 to 770 us, 0.6% less; but 6 of more operations on
+16-bit elements 0.9% more. The next launch's blocks spread evenly, one to an SM, as these become free. Grids that are bound by the L2 took
+up to 13% more."""
 BAND, WIDE_BAND = 8, 16
 """Tiles that consecutive blocks take across a band. Where a grid is one wave, and its larger tiles are each read by up to ``WIDE_BAND``
 blocks, these follow one another: requests of neighbours for one tile meet on the way to the L2. 23 grids with 9 to 16 such blocks took 3.9%
