@@ -282,7 +282,11 @@ def corrected(timed: Sequence[Timed]) -> dict[str, Any]:
     squared = (columns * weights[:, None]).T @ columns / LATER_NOISE**2
     squared += kinship(places) / LATER**2 + RUNG * np.eye(len(places))
     solved = scipy.linalg.solve(squared, columns.T @ (weights * values) / LATER_NOISE**2, assume_a="pos")
-    return {"later_weights": _rounded(solved), "later_places": np.rint(places * UNIT).astype(int).tolist()}
+    ends = np.cumsum([one.own.sum() for one in own])[:-1]
+    changed = zip(own, np.split(kinship(scaled) @ solved, ends), strict=True)
+    level = np.mean([math.log(one.expected[one.own].min() / (one.expected[one.own] * np.exp(by)).min()) for one, by in changed])
+    rounded = {"later_level": round(float(level), 5), "later_weights": _rounded(solved)}
+    return rounded | {"later_places": np.rint(places * UNIT).astype(int).tolist()}
 
 
 def as_text(data: Mapping[str, object]) -> str:
@@ -370,7 +374,7 @@ def main() -> int:
         write_atomically(SETTINGS, json.dumps(vars(settings), indent=1) + "\n")
     if given.write:
         origin = {"device": given.device, "command": "python -m measurements.fit_points", "data": [path.as_posix() for path in given.files]}
-        none: dict[str, Any] = {"later_weights": [], "later_places": []}
+        none: dict[str, Any] = {"later_level": 0.0, "later_weights": [], "later_places": []}
         data = {"schema_version": 2, "origin": origin, **process.written(settings), **none}
         write_atomically(FILE, as_text(data))
     expected = process.unseen(settings)

@@ -176,11 +176,13 @@ def _promised(choice: Choice, request: Request, architecture: Architecture) -> C
     points = [] if request.companions else fastest_points(choice.request.on(device), device, MAX_EARLY, early_copies=True)
     space = space_of(request.kind)
     if points and space is not None:
-        place = space.coordinates(chosen.candidate.spec) if fastest is not None else None
-        own = 0.0 if place is None else next((one.saved for one in points if math.dist(one.coordinates, place) < SAME), 0.0)
+        place = space.coordinates(chosen.candidate.spec) if chosen.source != "measured" else None
+        alike = None if place is None else next((one for one in points if math.dist(one.coordinates, place) < SAME), None)
+        own = alike.saved if alike is not None and fastest is not None else 0.0
+        seconds = chosen.seconds if alike is None else alike.seconds
         margin = MEASURED_MARGIN if chosen.source == "measured" else 1.0 if chosen.candidate.is_point else POINT_MARGIN
         for point in points:
-            if not point.saved or margin * (point.seconds - point.saved) >= chosen.seconds - own:
+            if not point.saved or margin * (point.seconds - point.saved) >= seconds - own:
                 break
             made = replace(chosen, seconds=point.seconds - point.saved, source="model")
             early = _early(Candidate(space.label(point.spec), point.spec), made, request, architecture)

@@ -60,10 +60,11 @@ def fastest_points(request: Request, device: Device, longest_early: float, most:
         return []
     import numpy as np
 
-    fastest = []
-    for place in np.argsort(tried.expected - tried.saved if early_copies else tried.expected, kind="stable")[:most]:
+    # Timed kernels, by which expected times are corrected, copied nothing early.
+    expected, fastest = tried.uncorrected if early_copies else tried.expected, []
+    for place in np.argsort(expected - tried.saved if early_copies else expected, kind="stable")[:most]:
         group = int(np.searchsorted(tried.first, tried.best[place], side="right")) - 1
-        seconds = float(tried.expected[place])
+        seconds = float(expected[place])
         make = partial(tried.groups[group].spec, int(tried.best[place] - tried.first[group]), seconds < longest_early, early_copies)
         coordinates = tuple(tried.features[place].tolist())
         fastest.append(Point(make, seconds, float(tried.modelled[place]), coordinates, float(tried.saved[place])))
@@ -81,6 +82,8 @@ class _Tried:
     """Numbers of the points."""
     features: NDArray[np.float64]
     modelled: NDArray[np.float64]
+    uncorrected: NDArray[np.float64]
+    """Expected seconds without what they are off by at timed kernels."""
     expected: NDArray[np.float64]
     saved: NDArray[np.float64]
 
@@ -104,8 +107,9 @@ def _tried_points(request: Request, device: Device) -> _Tried | None:
     traits = np.concatenate([points.traits(places) for points, places in zip(groups, inside, strict=True) if len(places)])
     errors = groups[0].errors(traits) + np.concatenate([points.added for points in groups])[best]
     saved = np.concatenate([points.saved for points in groups])[best]
-    expected = bounded_seconds(modelled * np.exp(errors), least) * np.exp(groups[0].corrections(traits))
-    return _Tried(groups, first, best, features, modelled, expected, saved)
+    uncorrected = bounded_seconds(modelled * np.exp(errors), least)
+    expected = uncorrected * np.exp(groups[0].corrections(traits))
+    return _Tried(groups, first, best, features, modelled, uncorrected, expected, saved)
 
 
 SUSTAINED_MEMORY = 0.92

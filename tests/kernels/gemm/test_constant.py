@@ -130,7 +130,7 @@ def test_full_grids_copy_constant_weights_early(text: str) -> None:
     assert 0.8 <= blocks / (132 * resident) <= 1
 
 
-@pytest.mark.parametrize(("text", "blocks", "early"), [("8,3584,4096", 56, True), ("8,6144,4096", 96, True), ("64,18432,6144", 96, False)])
+@pytest.mark.parametrize(("text", "blocks", "early"), [("8,3584,4096", 56, True), ("8,6144,4096", 96, True), ("96,18432,8192", 96, False)])
 def test_grids_that_leave_room_start_early_if_they_are_short(text: str, blocks: int, early: bool) -> None:
     chosen = choose(parse_problem(f"gemm:{text},nt,bf16"), device("H200")).chosen
     assert chosen.candidate.is_point and chosen.early == early

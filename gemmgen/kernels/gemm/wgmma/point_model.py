@@ -154,6 +154,8 @@ class PointModel:
     """Factors that give differences of traits their weight in a distance."""
     timed: Process
     later: Process
+    later_level: float
+    """Keeps the least expected time of a problem where it was, on average, for the comparison with kernels that are no points."""
 
     def errors(self, traits: Matrix) -> Column:
         """Logarithms of the factors by which the model's times of points are off, from their traits, a row for each."""
@@ -161,7 +163,7 @@ class PointModel:
 
     def corrections(self, traits: Matrix) -> Column:
         """Logarithms of the factors by which the times that are expected of points, after these errors and bounds, are still off."""
-        return self.later.at(self.scaled(traits))
+        return self.later_level + self.later.at(self.scaled(traits))
 
     def scaled(self, traits: Matrix) -> Matrix:
         """Traits as processes take them."""
@@ -183,7 +185,7 @@ def point_model() -> PointModel:
         Process(narrow[f"{kind}places"].reshape(-1, len(TRAITS)) / data["unit"], narrow[f"{kind}weights"]) for kind in ("", "later_")
     )
     centres, slopes, scales = (np.array(data[name], np.float64) for name in ("centres", "slopes", "scales"))
-    return PointModel(float(data["level"]), centres, slopes, scales, timed, later)
+    return PointModel(float(data["level"]), centres, slopes, scales, timed, later, float(data["later_level"]))
 
 
 def traits_of(shapes: Shapes, works: Works, problem: Extents, device: Device) -> Matrix:
