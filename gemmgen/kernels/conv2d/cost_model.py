@@ -63,6 +63,8 @@ class WarpgroupCosts:
     """The same where more taps share pixels."""
     pointwise: float
     """Factor of ``copies`` where the filter has one tap."""
+    vector_start: float
+    """Latencies of memory before the first vectors of a block have arrived, beyond those of TMA."""
     part_of_row: float
     """Times of a copy by TMA over that of rows of whole steps that begin at sectors: of rows that end within a step."""
     odd_row: float
@@ -96,7 +98,8 @@ WARPGROUP_COSTS = {
         window=0.972,
         crowded_window=1.38,
         tall_window=0.729,
-        pointwise=1.62,
+        pointwise=1.05,
+        vector_start=0.5,
         part_of_row=4.0,
         odd_row=1.89,
         part_of_odd_row=2.12,
@@ -121,6 +124,7 @@ WARPGROUP_COSTS = {
         crowded_window=1.0,
         tall_window=1.0,
         pointwise=1.61,
+        vector_start=0.0,
         part_of_row=3.04,
         odd_row=2.58,
         part_of_odd_row=4.27,
@@ -132,7 +136,7 @@ WARPGROUP_COSTS = {
     ),
 }
 """For 16-bit floats, fitted to 55 drawn layers on an H200, up to 34 instances of each, so that the chosen one takes little longer than the
-best: 1.038 times as a mean, 1.07 to 1.09 of layers left out of the fit, 1.12 before. For integers, the times of copies in NHWC are fitted
+best: 1.032 times as a mean, 1.06 to 1.09 of layers left out of the fit, 1.12 before. For integers, the times of copies in NHWC are fitted
 to 47 layers: 1.030, and 1.033 of layers left out, 1.055 before."""
 
 WIDE_WINDOW = 256
@@ -240,6 +244,8 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     copies = by_threads if loop.vectors else _row_copies(plan, problem, costs)
     loaded = loaded_a * (1.0 if loop.vectors else copies) + loaded_b * copies
     loaded *= costs.window_loads if plan.windows else 1.0
+    if not divided and works:
+        loaded *= 1 - costs.crowd * (1 - works / (blocks * turns))  # fewer blocks load in the last turn
     crowded = costs.crowded_window if loop.tile_pixels > WIDE_WINDOW or turns > 1 else costs.window
     slow = (crowded if plan.taps == 3 else costs.tall_window) if plan.windows else 1.0
     slow *= costs.pixel_rows if loop.pixel_rows and copies == 1.0 else 1.0
@@ -261,7 +267,7 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         turns=min(2, loop.cluster_k),  # the first block of a cluster waits for the others, and reads their sums
         early=spec.early_launch,
         finishing_clocks=costs.joined * (loop.cluster_k - 1) * _joined_tiles(plan),
-        costs=Costs(crowd=costs.crowd),
+        costs=Costs(crowd=costs.crowd, idle=costs.vector_start if loop.vectors else 0.0),
     )
 
 
