@@ -181,7 +181,8 @@ def measure() -> dict[str, Any]:
             row |= {"meanwhile": meanwhile["seconds"], "best": meanwhile["best"]}
             rows.append(row)
             print(json.dumps(row), flush=True)
-    about = {"device": torch.cuda.get_device_name(), "processors": len(os.sched_getaffinity(0)), "torch": torch.__version__}
+    about = {"device": torch.cuda.get_device_name(), "processors": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
+    about |= {"torch": torch.__version__}
     return {**about, "date": datetime.datetime.now(datetime.UTC).date().isoformat(), "rows": rows}
 
 
@@ -192,9 +193,10 @@ def report(data: dict[str, Any]) -> str:
     lines = [
         "# First calls",
         "",
-        f"{data['device']}, {data['processors']} processors, {data['date']}, torch {data['torch']}; `python -m measurements.first_call`",
-        "makes this file. Milliseconds from the import of gemmgen to the result of the first call, in a new process that imported torch",
-        "and made a CUDA context, with nothing compiled before. *Rest*: arguments are read, the launch is prepared, the kernel runs.",
+        f"{data['device']}, {data['processors']} processors with a load of {data['load']:.0f}, {data['date']}, torch {data['torch']};",
+        "`python -m measurements.first_call` makes this file. Milliseconds from the import of gemmgen to the result of the first call, in",
+        "a new process that imported torch and made a CUDA context, with nothing compiled before. *Rest*: arguments are read, the launch",
+        "is prepared, the kernel runs.",
         f"The longest: {longest['call']}, {longest['seconds']:.2f} s.",
         "",
         f"| call | {' | '.join(PHASES)} | all | second call |",
