@@ -112,11 +112,13 @@ class Weight:
             raise LaunchError(f"Weight: codes is {codes!r} with bits {bits} and activations {activations}, need {need}")
         self.kind, numbers = _exponents(scales) if format == "mxfp4" else _scales(scales, activations is not None)
         self.type = self.kind if activations is None else BYTES[activations]
-        unpacked, points = _read(format, _integers("q", q), None if zeros is None else _integers("zeros", zeros), bits)
+        axes = (1, 2) if format == "plain" else (2,)
+        unpacked, points = _read(format, _integers("q", q), None if zeros is None else _integers("zeros", zeros, axes), bits)
         if codes == "e4m3" and np.isin(unpacked, NAN_CODES).any():
             raise LaunchError("Weight: q has codes of NaN, need numbers")
         numbers = numbers.T if format in ("compressed-tensors", "mxfp4") else numbers
         numbers = numbers[None] if numbers.ndim == 1 else numbers
+        points = points[None] if points is not None and points.ndim == 1 else points
         self.shape: tuple[int, int] = unpacked.shape
         self.bits = bits
         self.group = _group(unpacked.shape, numbers.shape)
@@ -240,13 +242,14 @@ def _columns(arrays: Mapping[str, Any], first: int, end: int) -> dict[str, Any]:
     return views | {name: array[..., first:end] for name, array in arrays.items() if name != "B"}
 
 
-def _integers(name: str, array: Any) -> Codes:
-    """An array of integers on the host."""
+def _integers(name: str, array: Any, axes: tuple[int, ...] = (2,)) -> Codes:
+    """An array of integers on the host, with one of so many axes."""
     import numpy as np
 
     host = np.asarray(array.detach().cpu().numpy() if is_torch(array) else array)
-    if host.dtype.kind not in "iu" or host.ndim > 2:
-        raise LaunchError(f"Weight: {name} has elements {host.dtype} and {host.ndim} axes, need integers and two axes")
+    if host.dtype.kind not in "iu" or host.ndim not in axes:
+        need = "integers and two axes" if 2 in axes else "integers and one axis"
+        raise LaunchError(f"Weight: {name} has elements {host.dtype} and {host.ndim} axes, need {need}")
     return host
 
 
@@ -302,7 +305,7 @@ def _read(format: Format, q: Codes, zeros: Codes | None, bits: int) -> tuple[Cod
     if format == "plain":
         shift = half if q.dtype.kind == "i" else 0
         q = q.astype(np.int64) + shift
-        return q, None if zeros is None else zeros.astype(np.int64).reshape(-1, q.shape[1]) + shift
+        return q, None if zeros is None else zeros.astype(np.int64) + shift
     if format == "mxfp4":
         if q.dtype.itemsize != 1 or q.ndim != 2 or bits != 4:
             raise LaunchError(f"Weight: q has elements {q.dtype}, need bytes (n, k / 2) of 4 bits for format mxfp4")
@@ -360,13 +363,13 @@ def _order(perm: object, g_idx: object, k: int, group: int) -> Any:
     if perm is not None and g_idx is not None:
         raise LaunchError("Weight: perm and g_idx, need one of them")
     if perm is not None:
-        order = _integers("perm", perm).astype(np.int64)
+        order = _integers("perm", perm, (1,)).astype(np.int64)
         if order.shape != (k,) or not np.array_equal(np.sort(order), np.arange(k)):
             raise LaunchError(f"Weight: perm is no permutation of {k} columns")
         return order
     if g_idx is None:
         return None
-    groups = _integers("g_idx", g_idx).astype(np.int64)
+    groups = _integers("g_idx", g_idx, (1,)).astype(np.int64)
     order = np.argsort(groups, kind="stable")
     if groups.shape != (k,) or not np.array_equal(groups[order], np.arange(k) // (group or max(k, 1))):
         raise LaunchError(f"Weight: g_idx has no groups of {group or k} rows each, need one number for each of {k} rows")
