@@ -55,13 +55,15 @@ from measurements.formats import GROUP, numbers_of, random_weight, sets_of
 
 DEVICE, OLDER = find_device("H200"), find_architecture("sm_80")
 FEW_ROWS = 16
-"""Rows up to which warps stream weights."""
+"""Rows up to which warps stream weights, on the newest architecture beside warpgroups where there are so many."""
 LAYERS = (
     *((4096, 4096), (14336, 4096), (4096, 14336), (11008, 4096), (8192, 8192), (14336, 14336)),
     *((5120, 5120), (28672, 8192), (7168, 18432), (2560, 10240), (6144, 5120)),
 )
 """Columns and depth of weights."""
 ROWS = (1, 8, 16, 32, 64)
+TILE_ROWS = (16, 32, 64)
+"""Rows of tiles of warpgroups."""
 KINDS = ("streams", "alone", "warpgroups")
 WIDTHS = (4, 8)
 ROUNDS, GRAPH_SECONDS = 4, 4e-4
@@ -76,16 +78,19 @@ LISTED = 1.6
 """Forms that take no more than this many times as long as the best are listed with their errors."""
 
 
-def architectures(rows: int) -> tuple[Architecture, ...]:
-    """Architectures whose forms are timed for a product of so many rows."""
-    return (DEVICE.architecture, OLDER) if rows <= FEW_ROWS else (DEVICE.architecture,)
+def ways(rows: int) -> list[tuple[Architecture, str]]:
+    """Architectures and methods whose forms are timed for a product of so many rows."""
+    if rows > FEW_ROWS:
+        return [(DEVICE.architecture, "warpgroups")]
+    beside = [(DEVICE.architecture, "warpgroups")] if rows == FEW_ROWS else []
+    return [(DEVICE.architecture, "streams"), (OLDER, "streams"), *beside]
 
 
-def forms_of(rows: int, numbers: Numbers, architecture: Architecture) -> list[Form]:
+def forms_of(rows: int, numbers: Numbers, architecture: Architecture, method: str) -> list[Form]:
     """The forms for a product of so many rows."""
-    if rows <= FEW_ROWS:
+    if method == "streams":
         return list(streams(streamed_rows(rows), numbers, architecture))
-    return list(warpgroups(32 if rows <= 32 else 64, numbers, DEVICE.architecture))
+    return list(warpgroups(next(held for held in TILE_ROWS if rows <= held), numbers, architecture))
 
 
 def plan_of(form: Form, bits: int, architecture: Architecture) -> GemmPlan:
@@ -112,14 +117,17 @@ def likely(form: Form, n: int, k: int) -> bool:
     return DEVICE.sm_count // 3 <= blocks <= 4 * DEVICE.sm_count
 
 
-def measure(rows: Sequence[int], widths: Sequence[int], end: float, jobs: int | None = None) -> Iterator[dict[str, Any]]:
-    """Microseconds of forms, a record for each product."""
+def measure(
+    rows: Sequence[int], widths: Sequence[int], methods: Sequence[str], end: float, jobs: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Microseconds of forms, a record for each product and way."""
     wanted = [
         (form, bits, architecture)
         for bits in widths
         for m in rows
-        for architecture in architectures(m)
-        for form in forms_of(m, numbers_of(bits), architecture)
+        for architecture, method in ways(m)
+        if method in methods
+        for form in forms_of(m, numbers_of(bits), architecture, method)
         if any(likely(form, *layer) for layer in LAYERS)
     ]
     with ProcessPoolExecutor(jobs) as pool:
@@ -131,14 +139,15 @@ def measure(rows: Sequence[int], widths: Sequence[int], end: float, jobs: int | 
     kernels: dict[tuple[Form, int, Architecture], Kernel] = {}
     for (n, k), bits in ((layer, bits) for layer in LAYERS for bits in widths):
         weights = [dict(random_weight(n, k, bits)._arrays) for _ in range(sets_of(n * k * bits // 8))]
-        for m, architecture in [(few, one) for few in rows for one in architectures(few)]:
+        for m, architecture, method in [(few, *one) for few in rows for one in ways(few) if one[1] in methods]:
             if time.monotonic() > end:
                 return
             a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
             numbers = numbers_of(bits)
             chosen = call_of(Product(m, n, k, 8, 8), numbers, DEVICE, architecture=architecture).form
-            able = [one for one in forms_of(m, numbers, architecture) if (one, bits, architecture) in ready]
+            able = [one for one in forms_of(m, numbers, architecture, method) if (one, bits, architecture) in ready]
             forms = [one for one in able if one == chosen or likely(one, n, k)]
+            forms = forms if chosen in forms else [chosen, *forms]
             found: list[tuple[float, Form]] = []
             want = None
             for first in range(0, len(forms), TOGETHER):
@@ -159,8 +168,9 @@ def measure(rows: Sequence[int], widths: Sequence[int], end: float, jobs: int | 
             if not found:
                 continue
             found.sort(key=lambda one: one[0])
-            mine = next((one for one, form in found if form == chosen), None)
-            yield {"m": m, "n": n, "k": k, "bits": bits, "chosen": mine, "times": [(one, asdict(form)) for one, form in found]}
+            mine = next(one for one, form in found if form == chosen)
+            own = [(one, asdict(form)) for one, form in found if form.method == method]
+            yield {"m": m, "n": n, "k": k, "bits": bits, "chosen": mine, "best": found[0][0], "times": own}
 
 
 def form(fields: dict[str, Any]) -> Form:
@@ -168,11 +178,31 @@ def form(fields: dict[str, Any]) -> Form:
     return Form(**{**fields, "tile": tuple(fields["tile"]), "warp": tuple(fields["warp"])})
 
 
+def best_of(one: dict[str, Any]) -> float:
+    """The shortest time of a product: of its own forms, or of another method's that were timed beside them."""
+    return float(one.get("best", one["times"][0][0]))
+
+
+def joined(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records in which streams, timed before the warpgroups of the same product, have the shortest time of both."""
+    faster = {
+        tuple(one[name] for name in ("m", "n", "k", "bits")): one["best"] / one["chosen"]
+        for one in records
+        if one["m"] <= FEW_ROWS and one["times"][0][1]["method"] == "warpgroups"
+    }
+    return [
+        {**one, "best": one["times"][0][0] * faster.get(tuple(one[name] for name in ("m", "n", "k", "bits")), 1.0)}
+        if one["times"][0][1]["method"] == "streams" and kind_of([form(fields) for _, fields in one["times"]]) == "streams"
+        else one
+        for one in records
+    ]
+
+
 def fitted(records: Sequence[dict[str, Any]]) -> list[float]:
     """Weights of traits."""
     factors, values = [], []
     for one in records:
-        best = one["times"][0][0]
+        best = best_of(one)
         for microseconds, fields in one["times"]:
             if microseconds <= SLOW * best:
                 weight = math.exp(-FADING * (microseconds / best - 1) / 2)
@@ -188,7 +218,7 @@ def timed(records: Sequence[dict[str, Any]], weights: Sequence[float]) -> list[d
     """Errors of the model for the forms of each product."""
     found = []
     for one in records:
-        best, errors = one["times"][0][0], {}
+        best, errors = best_of(one), {}
         for microseconds, fields in one["times"]:
             if microseconds <= LISTED * best:
                 expected = modelled(form(fields), one["n"], one["k"], numbers_of(one["bits"]), DEVICE.sm_count, weights)
@@ -219,7 +249,7 @@ def fit(records: Sequence[dict[str, Any]]) -> Costs:
 
 def report_fit(files: Sequence[Path], write: bool) -> None:
     """Prints the regret, each layer by the fit to all others and by that to all, and writes the latter if asked to."""
-    records = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    records = joined([json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()])
     layers = sorted({(one["n"], one["k"]) for one in records})
     whole = fit(records)
     for name in ("layers that the fit has not seen", "all"):
@@ -240,6 +270,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="times forms of kernels for narrow weights")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows of activations")
     parser.add_argument("--bits", type=int, nargs="+", default=WIDTHS, help="bits of weights")
+    parser.add_argument("--methods", nargs="+", default=("streams", "warpgroups"))
     parser.add_argument("--jobs", type=int, help="processes that compile")
     parser.add_argument("--seconds", type=float, default=600.0, help="no product is begun after this time")
     parser.add_argument("--out", type=Path, help="file of records, a line for each product")
@@ -250,7 +281,7 @@ def main() -> None:
         report_fit(given.fit, given.write)
         return
     with open(given.out, "w", encoding="utf-8") as file:
-        for one in measure(given.rows, given.bits, time.monotonic() + given.seconds, given.jobs):
+        for one in measure(given.rows, given.bits, given.methods, time.monotonic() + given.seconds, given.jobs):
             file.write(json.dumps(one) + "\n")
             file.flush()
             print(*(one[name] for name in ("m", "n", "k", "bits", "chosen")), *one["times"][:2], flush=True)

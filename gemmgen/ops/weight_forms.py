@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product as combinations
-from math import exp, log2
+from math import exp, inf, log2
 from pathlib import Path
 from typing import Literal
 
@@ -281,11 +281,19 @@ def modelled(form: Form, n: int, k: int, numbers: Numbers, sms: int, weights: Se
 
 
 def fastest(forms: Iterable[Form], n: int, k: int, numbers: Numbers, sms: int, model: Costs | None = None) -> Form | None:
-    """The form with the least expected time, by the model and its errors on similar layers; None if ``forms`` is empty. The default
-    ``model`` is the one that ships with gemmgen."""
+    """The form with the least expected time, as ``expected_time`` has it; None if ``forms`` is empty."""
+    return expected_time(forms, n, k, numbers, sms, model)[1]
+
+
+def expected_time(
+    forms: Iterable[Form], n: int, k: int, numbers: Numbers, sms: int, model: Costs | None = None
+) -> tuple[float, Form | None]:
+    """The form with the least expected time, by the model and its errors on similar layers, and the logarithm of that time over the
+    shortest one of its product; an infinity and None if ``forms``, which are of one kind, is empty. The default ``model`` is the one that
+    ships with gemmgen."""
     forms, model = list(forms), model or costs()
     if not forms:
-        return None
+        return inf, None
     kind = kind_of(forms)
     like = [(one.likeness(n, k), one) for one in model.timed if (one.kind, one.rows, one.bits) == (kind, forms[0].tile[0], numbers.bits)]
 
@@ -294,4 +302,5 @@ def fastest(forms: Iterable[Form], n: int, k: int, numbers: Numbers, sms: int, m
         error = sum(likeness * error for likeness, error in known) / (DOUBT + sum(likeness for likeness, _ in known))
         return modelled(form, n, k, numbers, sms, model.weights[kind]) + error
 
-    return min(forms, key=expected)
+    form = min(forms, key=expected)
+    return expected(form), form
