@@ -17,6 +17,7 @@ from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.matcher import ACTIVATIONS
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.wgmma.cost import usable
 from gemmgen.ops.weight_forms import (
     FEW_ROWS,
     STEP_K,
@@ -42,6 +43,10 @@ MAX_DIVIDED = 128
 TILE_OVERHEAD = 75
 """Constant part of a tile's time, in rows: for k = 4096, an H200 takes 48.4 us for a tile of 256 rows on each of its SMs, 35.2 for 176
 and 29.8 for 128."""
+DEPTH = 4096
+"""Values of k of the tile that these times are for."""
+EXCHANGE_OVERHEAD = 40
+"""The same constant part of blocks of a cluster that exchange their sums, beyond that of a tile; an estimate."""
 LAUNCH_OVERHEAD = 110_000
 """Time of a second launch, in rows times values of k: about 4 us."""
 SUMMED_ROWS = 176
@@ -110,8 +115,8 @@ def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, s
     """Tiles of 128 columns on blocks that take them in turn; where there are few tiles, blocks of a cluster divide k."""
     rows = min(_rows_of_tiles(numbers), key=lambda rows: _clocks(product, rows, sms))
     tiles = ceil_div(product.rows, rows) * ceil_div(product.n, TILE_COLUMNS)
-    counts = (1, 2, 4) if rows <= MAX_DIVIDED else (1,)
-    slices = next((count for count in counts if tiles * count >= 0.9 * sms or product.k < 1024 * count), counts[-1])
+    counts = [count for count in (1, 2, 4) if count == 1 or (rows <= MAX_DIVIDED and product.k >= 1024 * count)]
+    slices = min(counts, key=lambda count: _divided_clocks(product.k, rows, tiles, count, sms))
     # On an H200, 1024 x 8192 x 8192 by weights of 8 bits takes 193 us with five stages of 64 values of k, 209 with two of 128.
     depth = STEP_K if numbers.bits == 4 or (numbers.floats and numbers.group) else STEP_K // 2
     form = Form("warpgroups", (rows, TILE_COLUMNS, depth), (rows, 16), 8, slices=slices, persistent=sms if slices == 1 else 0)
@@ -129,6 +134,12 @@ def _clocks(product: Product, rows: int, sms: int) -> int:
     """The time of a product by tiles of ``rows`` rows, in rows of one tile. Larger tiles cost less per row, unless the last round fills few
     SMs."""
     return ceil_div(ceil_div(product.rows, rows) * ceil_div(product.n, TILE_COLUMNS), sms) * (rows + TILE_OVERHEAD)
+
+
+def _divided_clocks(k: int, rows: int, tiles: int, slices: int, sms: int) -> float:
+    """The time of tiles whose k is divided among blocks of a cluster, in rows of one tile of ``DEPTH`` values of k."""
+    overhead = TILE_OVERHEAD + (EXCHANGE_OVERHEAD if slices > 1 else 0)
+    return ceil_div(tiles * slices, usable(sms, slices)) * (rows * k / slices / DEPTH + overhead)
 
 
 @lru_cache(maxsize=FORMS)
