@@ -49,8 +49,6 @@ EXCHANGE_OVERHEAD = 40
 """The same constant part of blocks of a cluster that exchange their sums, beyond that of a tile; an estimate."""
 LAUNCH_OVERHEAD = 110_000
 """Time of a second launch, in rows times values of k: about 4 us."""
-SUMMED_ROWS = 176
-"""Most rows of a tile with scaled sums of groups, of which a thread holds two sets."""
 FEW_SUMS, SUMMED_COLUMNS = 32, 64
 """Rows up to which, and columns of tiles of warpgroups for which, sums by weights of 4 bits are scaled, not weights."""
 FORMS = 4096
@@ -113,21 +111,16 @@ def _byte_tiles(product: Product, numbers: Numbers, architecture: Architecture) 
 
 def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
     """Tiles of 128 columns on blocks that take them in turn; where there are few tiles, blocks of a cluster divide k."""
-    rows = min(_rows_of_tiles(numbers), key=lambda rows: _clocks(product, rows, sms))
+    rows = min(TILE_ROWS, key=lambda rows: _clocks(product, rows, sms))
     tiles = ceil_div(product.rows, rows) * ceil_div(product.n, TILE_COLUMNS)
     counts = [count for count in (1, 2, 4) if count == 1 or (rows <= MAX_DIVIDED and product.k >= 1024 * count)]
     slices = min(counts, key=lambda count: _divided_clocks(product.k, rows, tiles, count, sms))
     # On an H200, 1024 x 8192 x 8192 by weights of 8 bits takes 193 us with five stages of 64 values of k, 209 with two of 128.
-    depth = STEP_K if numbers.bits == 4 or (numbers.floats and numbers.group) else STEP_K // 2
+    depth = STEP_K if numbers.bits == 4 else STEP_K // 2
     form = Form("warpgroups", (rows, TILE_COLUMNS, depth), (rows, 16), 8, slices=slices, persistent=sms if slices == 1 else 0)
     while shared_bytes(form, numbers) > room(architecture, 1):
         form = replace(form, stages=form.stages - 1)
     return form
-
-
-def _rows_of_tiles(numbers: Numbers) -> tuple[int, ...]:
-    """The rows that tiles may have, the most first."""
-    return tuple(rows for rows in TILE_ROWS if rows <= SUMMED_ROWS or not (numbers.floats and numbers.group))
 
 
 def _clocks(product: Product, rows: int, sms: int) -> int:
@@ -149,15 +142,15 @@ def parts_of(product: Product, numbers: Numbers, architecture: Architecture, sms
     form = form_of(product, numbers, architecture, sms)
     if form.method != "warpgroups" or product.rows <= FEW_ROWS or form.slices > 1:
         return (product,)
-    tiles, choices = ceil_div(product.n, TILE_COLUMNS), _rows_of_tiles(numbers)
+    tiles = ceil_div(product.n, TILE_COLUMNS)
     best = _clocks(product, form.tile[0], sms)
     chosen: tuple[Product, ...] = (product,)
-    for rows in choices:
+    for rows in TILE_ROWS:
         bands = ceil_div(product.rows, rows)
         columns = tiles * bands // sms * sms // bands
         if 0 < columns < tiles:
             parts = replace(product, n=columns * TILE_COLUMNS), replace(product, n=product.n - columns * TILE_COLUMNS)
-            clocks = sum(min(_clocks(part, rows, sms) for rows in choices) for part in parts) + LAUNCH_OVERHEAD // product.k
+            clocks = sum(min(_clocks(part, rows, sms) for rows in TILE_ROWS) for part in parts) + LAUNCH_OVERHEAD // product.k
             if clocks < best:
                 best, chosen = clocks, parts
     return chosen
@@ -232,9 +225,12 @@ def call_of(
 
 def scales_weights(form: Form, numbers: Numbers) -> bool:
     """True if weights are scaled before they are multiplied. Sums of few rows, or of groups of warps that are alone in their blocks, are
-    scaled in less time: on an H200, 32 x 11008 x 4096 takes 11.0 us instead of 12.3, and 64 x 8192 x 8192 19.1 instead of 20.3."""
+    scaled in less time: on an H200, 32 x 11008 x 4096 takes 11.0 us instead of 12.3, and 64 x 8192 x 8192 19.1 instead of 20.3. Floats in
+    tiles of up to 64 rows are not scaled: their sums are."""
+    if form.method != "warpgroups" or not numbers.group or (numbers.floats and form.tile[0] <= FEW_ROWS and form.tile[2] == STEP_K):
+        return False
     few = form.tile[0] <= FEW_SUMS or form.tile[1] == SUMMED_COLUMNS
-    return form.method == "warpgroups" and numbers.group > 0 and not numbers.floats and not (few and numbers.bits == 4)
+    return numbers.bits == 8 or not few
 
 
 def spec_of(call: Call) -> GemmSpec:

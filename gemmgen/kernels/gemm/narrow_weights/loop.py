@@ -427,11 +427,8 @@ def byte_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowWei
         if a == "s8" or mainloop.bits != CODE_BITS[codes]:
             need = f"integers, or {CODE_BITS[codes]} bits and activations of floats for {codes}"
             yield Reason("codes", "mainloop.codes", f"{codes} of {mainloop.bits} bits beside {a}", need)
-        if mainloop.zeros or mainloop.scaled == "weights":
-            got = f"zeros: {str(mainloop.zeros).lower()}, scaled: {mainloop.scaled} with codes: {codes}"
-            yield Reason(
-                "codes", "mainloop.zeros" if mainloop.zeros else "mainloop.scaled", got, "zeros: false and scaled: sums for floats"
-            )
+        if mainloop.zeros:
+            yield Reason("codes", "mainloop.zeros", f"true with codes: {codes}", "false for floats")
     if a in HALF_TYPES and mainloop.scale_type not in (None, a):
         yield Reason("scale_type", "mainloop.scale_type", str(mainloop.scale_type), f"{a}, the type of activations of 16 bits")
     if a not in BYTES:

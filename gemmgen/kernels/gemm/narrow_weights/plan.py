@@ -81,13 +81,13 @@ class WeightPlan(TensorPlan):
         weights = codes - (np.repeat(zeros, group, axis=0)[:k] if self.loop.zeros else zeros)
         exact = exact and not (self.loop.floats and self.loop.bits == 8)  # numbers of 8-bit floats are too far apart
         parts = 1 if exact else max(slices, self.parts_of_k)
+        if self.loop.floats:
+            weights = float_values(self.loop.bits)[codes.astype(np.uint8)]
         if self.loop.scales_weights:
             scaled = weights * np.repeat(arrays["scales"].astype(np.float64), group, axis=0)[:k]
             rounded = to_numbers(self.loop.type_a, to_elements(self.loop.type_a, scaled)).astype(np.float64)
             product = a @ rounded
             return product, np.zeros(product.shape) if exact else product_bound(self.loop, parts, a, rounded)
-        if self.loop.floats:
-            weights = float_values(self.loop.bits)[codes.astype(np.uint8)]
         blocks = Blocks(group, None, arrays["scales"].T)
         if self.loop.type_a == "s8":
             return product_of_integers(a, weights, blocks, max(slices, self.parts_of_k), exact)
