@@ -11,7 +11,7 @@ from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.ops.weight_forms import Form, Numbers, balance, costs, fastest, shared_bytes, streams, suited, traits, warpgroups
-from gemmgen.ops.weight_kernels import Call, Product, call_of, spec_of
+from gemmgen.ops.weight_kernels import Call, Product, call_of, form_of, spec_of
 
 DEVICE = find_device("H200")
 RECORDS = Path(__file__).parents[2] / "measurements" / "weight_forms_h200.jsonl"
@@ -79,3 +79,17 @@ def test_sums_of_few_rows_are_scaled(rows: int, columns: int, bits: int, scaled:
     form = Form("warpgroups", (rows, columns, 128), (rows, 16), 4)
     call = Call(form, Numbers("bf16", bits, 128, True), 8, 8, 128, "bf16", False, None, DEVICE.architecture)
     assert spec_of(call).mainloop.scaled == scaled
+
+
+@pytest.mark.parametrize(("rows", "bits", "scaled"), [(64, 4, "sums"), (1024, 4, "weights"), (64, 8, "sums"), (1024, 8, "weights")])
+def test_floats_are_scaled_where_there_are_many_rows(rows: int, bits: int, scaled: str) -> None:
+    numbers = Numbers("bf16", bits, 128, False, floats=True)
+    call = call_of(Product(rows, 4096, 4096, 8, 8), numbers, DEVICE)
+    assert spec_of(call).mainloop.scaled == scaled
+
+
+@pytest.mark.parametrize(("rows", "n", "slices"), [(128, 11008, 1), (128, 14336, 1), (96, 1024, 4)])
+def test_k_is_divided_where_that_saves_time(rows: int, n: int, slices: int) -> None:
+    """Two blocks of a cluster for 86 tiles would take a second round of 40."""
+    form = form_of(Product(rows, n, 4096, 8, 8), Numbers("bf16", 4, 128, True), DEVICE.architecture, DEVICE.sm_count)
+    assert form.slices == slices
