@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from gemmgen.ops.weight_forms import (
     STEP_K,
     Form,
     Numbers,
-    fastest,
+    expected_time,
     room,
     shared_bytes,
     streamed_rows,
@@ -35,7 +36,11 @@ from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 
 STREAMED_ROWS = 16
-"""Rows up to which warps stream weights."""
+"""Rows up to which warps may stream weights."""
+FEWEST_GROUPED = 8
+"""Rows up to which they do."""
+GROUPED_ROWS = (16, 32, 64)
+"""Rows of tiles of warpgroups, for few rows."""
 TILE_COLUMNS, TILE_ROWS = 128, tuple(range(256, 56, -8))
 """Columns of tiles of many rows, and the rows that they may have."""
 MAX_DIVIDED = 128
@@ -46,7 +51,9 @@ and 29.8 for 128."""
 DEPTH = 4096
 """Values of k of the tile that these times are for."""
 EXCHANGE_OVERHEAD = 40
-"""The same constant part of blocks of a cluster that exchange their sums, beyond that of a tile; an estimate."""
+"""Time in which blocks of a cluster exchange their sums, in rows of such a tile: about 5 us."""
+MIN_PART = 1024
+"""Values of k of a block of a cluster, at least."""
 LAUNCH_OVERHEAD = 110_000
 """Time of a second launch, in rows times values of k: about 4 us."""
 FEW_SUMS, SUMMED_COLUMNS = 32, 64
@@ -77,15 +84,16 @@ def form_of(product: Product, numbers: Numbers, architecture: Architecture, sms:
         return _byte_tiles(product, numbers, architecture)
     pairs = product.aligned_c > 1 and product.n % 2 == 0
     n, k = max(1, product.n), max(1, product.k)
-    form: Form | None = None
+    kinds: list[Iterable[Form]] = []
     if pairs and product.rows <= STREAMED_ROWS and product.k % product.aligned_a == 0:
         forms = list(streams(streamed_rows(product.rows), numbers, architecture))
-        form = fastest(suited_forms(forms, n, k, sms), n, k, numbers, sms)
-    elif pairs and product.aligned_a == 8 and architecture.supports("wgmma"):
+        kinds.append(suited_forms(forms, n, k, sms))
+    if pairs and product.aligned_a == 8 and architecture.supports("wgmma") and (product.rows > FEWEST_GROUPED or not kinds):
         if product.rows > FEW_ROWS:
             return _many_rows(product, numbers, architecture, sms)
-        groups = warpgroups(32 if product.rows <= 32 else 64, numbers, architecture)
-        form = fastest(groups, n, k, numbers, sms)
+        kinds.append(warpgroups(next(rows for rows in GROUPED_ROWS if product.rows <= rows), numbers, architecture))
+    expected = [expected_time(forms, n, k, numbers, sms) for forms in kinds]
+    form = min(expected, key=lambda one: one[0])[1] if expected else None
     return form or _tiles(product, numbers, architecture)
 
 
@@ -111,10 +119,10 @@ def _byte_tiles(product: Product, numbers: Numbers, architecture: Architecture) 
 
 def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
     """Tiles of 128 columns on blocks that take them in turn; where there are few tiles, blocks of a cluster divide k."""
-    rows = min(TILE_ROWS, key=lambda rows: _clocks(product, rows, sms))
-    tiles = ceil_div(product.rows, rows) * ceil_div(product.n, TILE_COLUMNS)
-    counts = [count for count in (1, 2, 4) if count == 1 or (rows <= MAX_DIVIDED and product.k >= 1024 * count)]
-    slices = min(counts, key=lambda count: _divided_clocks(product.k, rows, tiles, count, sms))
+    divisions = [
+        (rows, count) for rows in TILE_ROWS for count in (1, 2, 4) if count == 1 or (rows <= MAX_DIVIDED and product.k >= MIN_PART * count)
+    ]
+    rows, slices = min(divisions, key=lambda one: _divided_clocks(product, one[0], one[1], sms))
     # On an H200, 1024 x 8192 x 8192 by weights of 8 bits takes 193 us with five stages of 64 values of k, 209 with two of 128.
     depth = STEP_K if numbers.bits == 4 else STEP_K // 2
     form = Form("warpgroups", (rows, TILE_COLUMNS, depth), (rows, 16), 8, slices=slices, persistent=sms if slices == 1 else 0)
@@ -129,10 +137,11 @@ def _clocks(product: Product, rows: int, sms: int) -> int:
     return ceil_div(ceil_div(product.rows, rows) * ceil_div(product.n, TILE_COLUMNS), sms) * (rows + TILE_OVERHEAD)
 
 
-def _divided_clocks(k: int, rows: int, tiles: int, slices: int, sms: int) -> float:
-    """The time of tiles whose k is divided among blocks of a cluster, in rows of one tile of ``DEPTH`` values of k."""
-    overhead = TILE_OVERHEAD + (EXCHANGE_OVERHEAD if slices > 1 else 0)
-    return ceil_div(tiles * slices, usable(sms, slices)) * (rows * k / slices / DEPTH + overhead)
+def _divided_clocks(product: Product, rows: int, slices: int, sms: int) -> float:
+    """The time of a product by tiles whose k is divided among blocks of a cluster, in rows of one tile of ``DEPTH`` values of k."""
+    tiles = ceil_div(product.rows, rows) * ceil_div(product.n, TILE_COLUMNS)
+    part = (rows + TILE_OVERHEAD) * product.k / slices / DEPTH
+    return ceil_div(tiles * slices, usable(sms, slices)) * (part + (EXCHANGE_OVERHEAD if slices > 1 else 0))
 
 
 @lru_cache(maxsize=FORMS)

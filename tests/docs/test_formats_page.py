@@ -63,7 +63,7 @@ def given(heading: str) -> dict[str, Any]:
             "tokens": tokens,
             "chosen": torch.rand(512, 64, device="cuda").topk(8, 1).indices,
             "n": 1024,
-            "second": experts,
+            "second": torch.randn(64, 1024, 1024, device="cuda", dtype=torch.bfloat16),
         },
         "Narrow weights": {
             **weights,
@@ -82,7 +82,7 @@ def given(heading: str) -> dict[str, Any]:
         "Activations of 8 bits": {**weights, "codes_of_e2m1": weights["codes"]},
         "Sums in float16": {
             "x": torch.randn(256, 128, device="cuda", dtype=torch.float16),
-            "w": torch.randn(128, 192, device="cuda", dtype=torch.float16),
+            "w": torch.randn(192, 128, device="cuda", dtype=torch.float16),
             "y": torch.zeros(256, 192, device="cuda", dtype=torch.float16),
         },
     }.get(heading, {})

@@ -218,6 +218,16 @@ def test_large_products_take_three_groups() -> None:
     assert (chosen.mainloop.consumers, chosen.mainloop.tile.n, chosen.mainloop.instruction_n) == (3, 128, None)
 
 
+@pytest.mark.parametrize(("stages", "buffers"), [(5, 2), (6, 1)])
+def test_a_stage_may_take_the_room_of_a_buffer(stages: int, buffers: int) -> None:
+    """Results wait for one another where a stage more leaves room for one buffer alone."""
+    loop = with_loop(tile={"m": 128, "n": 128, "k": 128}, stages=stages, consumers=2, product_sets=2)
+    spec = {**loop, "storage": {"a": "e4m3", "b": "e4m3", "c": "bf16"}, "store": "tma", "alignment": {"a": 16, "b": 16, "c": 8}}
+    plan = gemmgen.plan({**spec, "multiple_of": {"n": 8}})
+    assert plan.loop.staging.buffers == buffers
+    assert verified(plan.spec, CASES[1:2]).passed
+
+
 def test_products_without_scales_keep_their_kernels() -> None:
     """Instances with block scales serve no other products."""
     assert not gemmgen.for_problem("gemm:512,512,512,nt,e4m3_e4m3_bf16", device="H200").scales
