@@ -118,9 +118,11 @@ def _counterexample(known: Knowledge, access: Access, premises: Sequence[Conditi
     model = answer.model
     assert model is not None
     symbols = known.contract.symbols
-    for limit in SMALL_SIZES:
-        small = [symbol <= limit for symbol in symbols.values()]
-        found = known.solver.implies([*premises, *small], goal, 1000)
+    small = [[symbol <= limit for symbol in symbols.values()] for limit in SMALL_SIZES]
+    outside = _outside(known, access)
+    # An index beyond its axis may be another row's element: a run shows nothing of it.
+    for more in [*([*each, outside] for each in small if outside is not None), *small]:
+        found = known.solver.implies([*premises, *more], goal, 1000)
         if found.verdict == "refuted" and found.model is not None:
             model = found.model
             break
@@ -133,6 +135,15 @@ def _counterexample(known: Knowledge, access: Access, premises: Sequence[Conditi
     location = access.instruction.location
     at = "" if location is None else str(location.own())
     return Counterexample(values, indices, access.instruction.text.strip(), at, _element(known, access, model))
+
+
+def _outside(known: Knowledge, access: Access) -> z3.BoolRef | None:
+    """The condition under which an access begins before its array or ends behind the last element; None for accesses to other memory."""
+    array = known.contract.arrays.get(access.base or "")
+    if array is None or access.address is None:
+        return None
+    last = sum(((as_term(extent) - 1) * as_term(stride) for extent, stride in zip(array.shape, array.strides, strict=True)), z3.IntVal(0))
+    return z3.Or(access.address.z3 < 0, access.address.z3 + as_term(access.size) > (last + 1) * array.element_bytes)
 
 
 def _element(known: Knowledge, access: Access, model: z3.ModelRef) -> str:

@@ -53,6 +53,13 @@ WRONG = {
         "memory",
         expects=("ld >= n",),
     ),
+    "rows for columns": Wrong(
+        "float* y, int m, int n",
+        f"{AT} for (int j = 0; j < m; j++) if (i < n) y[i * n + j] = 1;",
+        ("y=out f32[m, n]",),
+        "memory",
+        expects=("m <= 9999", "n <= 9999"),
+    ),
     "one size of 65": Wrong(N, f"{TILE} s[n % 65] = 1; y[0] = s[t];", (X, "y=out f32[1]"), "memory", "1", (1,)),
     "one size in a million": Wrong(N, f"{AT} if (i < n) y[n == 1000003 && i == 7 ? n : i] = 1;", (X, Y), "memory"),
     "a copy of the tail only": Wrong(N, f"{AT} if (i < n % 64 || n >= 4096) y[i] = 1;", (X, Y), "memory"),
