@@ -47,7 +47,7 @@ MAX_ORDERS = 6
 """Orders of an array's axes that are tried."""
 MAX_UNPROVED = 6
 """Unproved obligations of one property, after which its rest is not tried: it is lost, and time is better spent on the others."""
-SMALL_SIZES = (8, 64, 300, 3000)
+SMALL_SIZES = (1, 8, 64, 300, 3000)
 """Bounds of dimensions under which a counterexample is looked for first, since small ones are easy to read and to run."""
 
 
