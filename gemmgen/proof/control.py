@@ -91,7 +91,9 @@ def _successors(function: Function, last: Instruction, number: Mapping[int, int]
         scope = last.scope
         while (scope, label.name) not in function.labels and scope:
             scope = function.scope_parents[scope]
-        place = function.labels[scope, label.name]
+        place = function.labels.get((scope, label.name))
+        if place is None:
+            raise Unliftable(last, f"{label.name} is no label of this function")
         target = number.get(place, end)
         return (target,) if last.guard is None else (target, following)
     if last.opcode in LEAVES:

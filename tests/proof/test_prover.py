@@ -85,6 +85,13 @@ def test_statements_without_a_model_leave_all_unproved(statement: str, obstacle:
     assert all(obstacle in each.reasons[0] for each in proof.properties)
 
 
+def test_a_branch_to_no_label_leaves_all_unproved() -> None:
+    sample = SAMPLES["scale"]
+    ptx = compile_source(sample.source, architecture="sm_80", options=[], name="sample.cu").ptx
+    proof = prove_sequence(sample.sequence, ptx.replace("bra \t$L__BB0_2;", "bra \t$L__BB0_9;"), 60)[0]
+    assert proof.proved == () and "$L__BB0_9 is no label" in proof.properties[0].reasons[0]
+
+
 def test_time_that_is_used_up_leaves_properties_unproved() -> None:
     sample = SAMPLES["transpose"]
     binary = compile_source(sample.source, architecture="sm_80", options=[], name="sample.cu")
