@@ -20,7 +20,10 @@ class DataLoads(Observer):
     def __init__(self, names: set[str], *, bytes_too: bool = False, given: Sequence[tuple[str, int, int]] = ()) -> None:
         """``given``: bytes (first, past the last) of arrays that are no data though they feed floating-point instructions."""
         self._names, self._bytes_too, self._given = names, bytes_too, given
+        self.sees_parameters = bytes_too or bool(given)
         self._of_given: dict[int, bool] = {}
+        self._beside: dict[int, tuple[int, int]] = {}
+        """Bytes (first, past the last) of the arrays that instructions read last and that hold no data."""
         self.found: dict[int, Instruction] = {}
         self.bytes_of: dict[int, AccessedBytes] = {}
         """Bytes by the identity of instructions."""
@@ -34,8 +37,14 @@ class DataLoads(Observer):
         if not isinstance(space, GlobalSpace) or access.kind == "store" or id(access.instruction) in self.found or not len(addresses):
             return
         first = int(addresses[0]) - GLOBAL_BASE
-        if any(region.start <= first < region.stop and self._is_data(region) for region in space.regions):
+        begin, end = self._beside.get(id(access.instruction), (0, 0))
+        if begin <= first < end:
+            return
+        met = next((region for region in space.regions if region.start <= first < region.stop), None)
+        if met is not None and self._is_data(met):
             self.found[id(access.instruction)] = access.instruction
+        elif met is not None:
+            self._beside[id(access.instruction)] = (met.start, met.stop)
 
     def plan(self, space: Space, fused: FusedAccess) -> bool:
         access, region = fused.access, fused.region

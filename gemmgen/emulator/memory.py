@@ -65,6 +65,9 @@ class Access:
 class Observer:
     """Observes the events of a launch. Override the events that you need; without observers nothing is called."""
 
+    sees_parameters = True
+    """False if loads of parameters and constants at the same address for all lanes need not be reported."""
+
     def of_worker(self) -> Observer | None:
         """The observer that a copy of the process uses for its share of the blocks; None if there is none for that."""
         return None

@@ -97,7 +97,10 @@ class Interned:
     def __init__(self, rng: np.random.Generator, elements: int, results: int) -> None:
         """Codes for so many elements that are drawn, and so many results."""
         most = POISONED - 1
-        self.codes = rng.choice(most, min(elements + results, most), replace=False).astype(np.uint16) + np.uint16(1)
+        # An odd factor permutes the codes.
+        factor, start = int(rng.integers(0, _CODES // 2)) * 2 + 1, int(rng.integers(0, _CODES))
+        every = (np.arange(_CODES, dtype=np.uint32) * np.uint32(factor) + np.uint32(start)).astype(np.uint16)
+        self.codes = every[(every != 0) & (every != POISONED)][: min(elements + results, most)]
         self.pool = min(elements, max(len(self.codes) - results, 0))
         """Codes that elements are drawn from: as many as there are elements, or fewer."""
         self.residues = _other_residues().copy()

@@ -153,8 +153,7 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, bits: int = 
     if binary is None and _is_older(plan):
         plan = plan_of(plan.spec, FIRST_PAIRED_ARCHITECTURE)
     binary = binary or compile_plan(plan)
-    cases = oracle.field_cases(plan)
-    require_memory(plan, cases)
+    cases = _cases_of(oracle, plan)
     sizes = cases[0].dimensions
     if (extremum := getattr(oracle, "extremum", lambda plan: None)(plan)) is not None:
         try:
@@ -211,6 +210,19 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, bits: int = 
             total, miss_bits = total + runs, min(miss_bits, per_run * runs)
             break
     return report("passed", "", total, miss_bits, sizes, elements)
+
+
+_last_cases: list[tuple[KernelPlan, list[Case]]] = []
+"""The last plan, and its problems."""
+
+
+def _cases_of(oracle: FieldOracle, plan: KernelPlan) -> list[Case]:
+    """The problems of a plan, of the last one remembered. Raises ``GemmgenError`` if they do not fit into memory."""
+    if not (_last_cases and _last_cases[0][0] is plan):
+        cases = oracle.field_cases(plan)
+        require_memory(plan, cases)
+        _last_cases[:] = [(plan, cases)]
+    return _last_cases[0][1]
 
 
 def _runs(bits: int, per_run: float) -> int:

@@ -130,7 +130,7 @@ def load(inst: Instruction, binder: Binder) -> Operation:
 
 
 def _same_for_all(operation: Operation, binder: Binder, address: Operand, access: Access, target: np.ndarray) -> Operation:
-    """The load of a parameter or constant at an address that is the same for all lanes, done once while nobody watches."""
+    """The load of a parameter or constant at an address that is the same for all lanes, done once while nobody watches those."""
     if not isinstance(address, Address) or not isinstance(address.base, Symbol):
         return operation
     placed = binder.program.symbols.get(address.base.name)
@@ -141,7 +141,7 @@ def _same_for_all(operation: Operation, binder: Binder, address: Operand, access
     raw, every = target.view(f"u{width}"), operation.full
 
     def full() -> None:
-        if space.observers or not space.holds(offset, width):
+        if any(observer.sees_parameters for observer in space.observers) or not space.holds(offset, width):
             every()
         else:
             raw.fill(space.units[width][offset // width])

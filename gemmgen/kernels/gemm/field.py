@@ -47,14 +47,17 @@ def field_cases(plan: GemmPlan) -> list[Case]:
     k without tensor cores, with gaps of different lengths between the rows of each matrix: equal leading dimensions would hide the error of
     using one for another; and a small one of whole tiles and steps, as some loops end in code of their own for the last step. There are
     fewer tiles or steps where the elements of small types would be more than codes of 16 bits. Products by planes, which need many steps,
-    of vectors, which have no such loops, of groups, and of halves without tensor cores run on one problem."""
+    of vectors and of fragments that warps read from memory, which have no such loops, of groups, and of halves without tensor cores run on
+    one problem."""
     named = _named_cases(plan)
     if len(named) < len(_CASES):
         return list(named.values())
     by_words = (*in_words(plan), *scales_in_words(plan))
     kinds = [_cut_problems(plan, by_words, *(named[name] for name in _CASES))]
-    in_halves = plan.spec.mainloop.strategy == "tiled" and plan.matrix_a.is_half
-    if not (plan.least_depth or in_halves or plan.grouped or plan.spec.mainloop.strategy == "gemv"):
+    mainloop = plan.spec.mainloop
+    in_halves = mainloop.strategy == "tiled" and plan.matrix_a.is_half
+    in_one_loop = mainloop.strategy == "gemv" or (mainloop.strategy == "mma_sync" and mainloop.copies == "none")
+    if not (plan.least_depth or in_halves or plan.grouped or in_one_loop):
         kinds.append(_whole_problems(plan, named[_CASES[0]]))
     return [_first_that_fits(plan, problems, by_words) for problems in kinds]
 
