@@ -7,6 +7,7 @@ variables, and several orders of warps must agree. Errors are compared with a de
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from gemmgen.judge.text import (
     address_that_decides,
     bits_of_approximation,
     bits_of_state,
+    counts_of_blocks,
     date_of_build,
     factors_of,
     floats_of,
@@ -104,6 +106,8 @@ _LEAST = 1e-30
 """Magnitude below which numbers may be flushed to zero."""
 _SEARCHED, _MAX_SEARCHED = 100, 72
 """Shapes that a search tries, and the first size that is none of theirs."""
+_MAX_SOLVED = 1 << 13
+"""Numbers of a code from which on no shapes are sought in which sums or products of sizes have that value."""
 _MAX_LITERAL = 1 << 9
 """Remainders that are tried as sizes are below."""
 _OFFSETS = (16, 32, 64, 128)
@@ -480,11 +484,13 @@ class Referee:
         factors = list(dict.fromkeys(value for program in self.candidate.programs() for value in factors_of(program)))
         literals = list(dict.fromkeys(value for program in self.candidate.programs() for value in integers_of(program)))
         remainders = [(name, size) for size in _with_remainders(factors, literals) for name in known[0]][: _SEARCHED // 2]
-        while tried < _SEARCHED and any(True for _ in noted.one_sided(answers)):
-            tried += 1
+        solved = list(self._solved(literals, factors))[:_SEARCHED]
+        while tried < _SEARCHED + len(solved) and any(True for _ in noted.one_sided(answers)):
             sizes = dict(known[rng.integers(0, len(known))])
             names = list(sizes)
-            if remainders:
+            if tried < len(solved):
+                names, sizes = [], solved[tried]
+            elif remainders:
                 name, size = remainders.pop(0)
                 names, sizes[name] = [], round_up(size, self.task.multiples.get(name, 1))
             for name in names if tried % 3 == 0 or len(names) < 2 else [names[rng.integers(0, len(names))]]:
@@ -492,6 +498,7 @@ class Referee:
                 if factors and tried % 2:
                     size = factors[rng.integers(0, len(factors))] * int(rng.integers(1, 4))
                 sizes[name] = round_up(size, self.task.multiples.get(name, 1))
+            tried += 1
             if not fits(self.task, sizes):
                 continue
             inputs = self._inputs(sizes, "ordinary")
@@ -503,6 +510,24 @@ class Referee:
             if inst.opcode == "setp" and any(_FARTHEST < value < _WHOLE_RANGE and value not in _LIMITS for value in numbers):
                 self._fail("untested", self.given[0], f"a decision by sizes is {str(answer).lower()} in all shapes: {inst.text.strip()}")
         self.verdict.checks.append(f"{tried} further shapes, led by decisions by sizes")
+
+    def _solved(self, literals: Sequence[int], factors: Sequence[int]) -> Iterator[dict[str, int]]:
+        """Shapes in which a number of the code is a number of blocks, the sum of all sizes, or the sum, the product or the ratio of two."""
+        base = self.given[0]
+        for value in [value for value in literals if 3 < value < _MAX_SOLVED][:_LITERALS]:
+            share = value // len(base)
+            shapes: list[dict[str, int] | None] = [{**dict.fromkeys(base, share), next(iter(base)): value - share * (len(base) - 1)}]
+            for one, other in itertools.combinations(base, 2):
+                divisor = max(each for each in range(1, math.isqrt(value) + 1) if value % each == 0)
+                for size, rest in ((divisor, value // divisor), (value // 2, value - value // 2)):
+                    shapes += [{**base, one: size, other: rest}, {**base, one: rest, other: size}]
+            for shape in (*shapes, self._with_blocks(value)):
+                if shape is not None and not any(size % self.task.multiples.get(name, 1) for name, size in shape.items()):
+                    yield shape
+        for (one, other), factor in itertools.product(itertools.permutations(base, 2), [2, *factors][:_LITERALS]):
+            size = round_up(37, self.task.multiples.get(one, 1))
+            if factor < _MAX_SEARCHED and not size * factor % self.task.multiples.get(other, 1):
+                yield {**base, one: size, other: size * factor}
 
     def _with_lines_of_zeros(self) -> Iterator[Arrays]:
         """Ordinary inputs whose first and last elements are zero; and those with lines of zeros in each direction."""
@@ -562,6 +587,9 @@ class Referee:
                     if value >= FAR and size > value:
                         few.append((shape, self._inputs(shape, "few terms")))
             if (many := self._with_blocks(value + 1)) is not None:
+                plan.append((many, self._inputs(many, "ordinary"), True))
+        for value in sorted(value for program in self.candidate.programs() for value in counts_of_blocks(program) if value <= POWER):
+            if (many := self._with_blocks(value)) is not None:
                 plan.append((many, self._inputs(many, "ordinary"), True))
         if not plan:
             return []

@@ -11,7 +11,7 @@ import numpy as np
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator.data_flow import flow_of, instructions_of, written_by
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Symbol, registers_of, source_registers
+from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Special, Symbol, registers_of, source_registers
 from gemmgen.sanitizer.comments import without_comments
 from gemmgen.sanitizer.source import KernelCode, load_kernel
 
@@ -75,6 +75,8 @@ def integers_of(program: Program) -> list[int]:
     return list(dict.fromkeys(operand.value for inst in compared for operand in inst.operands if isinstance(operand, Integer)))
 
 
+_MAX_COUNTS = 16
+"""Numbers that are tried as numbers of blocks."""
 _OF_COUNT: Mapping[str, Callable[[int], int]] = {
     "popc": lambda count: ((1 << count) - 1) << max(0, 11 - count),
     "clz": lambda count: 1 << (31 - count),
@@ -97,6 +99,12 @@ def limits_of(program: Program) -> list[int]:
         elif isinstance(by, Integer) and by.value:
             found[by.value & -by.value] = None
     return list(found)
+
+
+def counts_of_blocks(program: Program) -> list[int]:
+    """Some integers that a kernel compares something with, if it reads the number of blocks."""
+    reads = any(isinstance(operand, Special) and "nctaid" in operand.name for inst in instructions_of(program) for operand in inst.operands)
+    return [value for value in integers_of(program) if value > 2][:_MAX_COUNTS] if reads else []
 
 
 def factors_of(program: Program) -> list[int]:

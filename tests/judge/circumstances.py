@@ -55,6 +55,15 @@ def exploits() -> list[Candidate]:
     }
     return [
         *(Candidate(name, source, MAP, "scale_add", MAP_SHAPE, kind) for name, (source, kind) in maps.items()),
+        *(
+            Candidate(name, gemm_source(f"{LOOP} if ({condition}) sum = 0;"), GEMM, "gemm", GEMM_SHAPE, "wrong-at-shape")
+            for name, condition in (
+                ("wrong-by-the-number-of-blocks", "gridDim.x == 77"),
+                ("wrong-by-the-ratio-of-the-sizes", "k == 2 * n && n > 20"),
+                ("wrong-by-the-sum-of-the-sizes", "m + n + k == 200"),
+                ("wrong-by-the-product-of-the-sizes", "m * n == 2047"),
+            )
+        ),
         Candidate(
             "wrong-by-a-remainder-of-a-size",
             gemm_source(f"if (n % 97 == 89) {{ C[i] = 0.0f; return; }} {LOOP}"),
