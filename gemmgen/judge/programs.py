@@ -42,8 +42,8 @@ _SURROUNDINGS = frozenset(
 """Functions and variables that tell a program about its surroundings."""
 _COUNTERS = re.compile(r":\s+(rdtscp?|rdpmc|syscall|sysenter|int\s+\$0x80)\b")
 """Instructions by which a program learns of them without a library."""
-_PROCESSES = b"/proc/"
-"""The folder of files that tell the same."""
+_SYSTEM_FILES = re.compile(rb"/proc/|(?<![\x21-\x7e])/(?:sys|etc|dev/(?!null\b|std|shm))")
+"""Files that tell the same."""
 _DYNAMIC_SYMBOLS = 11
 """Type of an ELF section with the symbols that the dynamic linker resolves."""
 SECONDS, DEVICE_SECONDS = 60, 10
@@ -106,7 +106,8 @@ class ProgramCandidate:
         """The function by which host code asks for its surroundings; empty if there is none."""
         image = self.program.read_bytes()
         asked = next((name.decode() for name in linked_names(image) if name in _SURROUNDINGS), "")
-        return asked or (_PROCESSES.decode() if _PROCESSES in image else "") or own_counter(self.program)
+        file = _SYSTEM_FILES.search(image)
+        return asked or (file[0].decode() if file else "") or own_counter(self.program)
 
     @cached_property
     def devices(self) -> list[DeviceAnswers]:

@@ -142,11 +142,22 @@ def test_torch_extensions_are_judged_from_source(extension: ProgramCandidate, mo
         assert "the result y is [2, " in found.failures[0].message
 
 
-def test_a_program_must_not_read_files_of_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b"/proc/self/maps", "/proc/"),
+        (b"/dev/nvidia0", "/dev/"),
+        (b"/sys/class/dmi", "/sys"),
+        (b"/etc/hostname", "/etc"),
+        (b"/dev/null", ""),
+        (b"/usr/include/sys/types.h", ""),
+    ],
+)
+def test_a_program_must_not_read_files_of_the_system(tmp_path: Path, text: bytes, found: str) -> None:
     file = tmp_path / "program"
-    file.write_bytes(b"fopen\0/proc/self/maps\0")
+    file.write_bytes(b"fopen\0" + text + b"\0")
     candidate = ProgramCandidate("program", file, Task.model_validate(program_task("right")), None, ())  # type: ignore[arg-type]
-    assert candidate.asks_for == "/proc/"
+    assert candidate.asks_for == found
 
 
 def test_a_call_of_an_extension_passes_outputs_not_returned() -> None:
