@@ -208,9 +208,10 @@ def report(data: dict[str, Any]) -> str:
     lines += [
         "",
         "The same calls elsewhere, milliseconds. *Later*: in a process that has called other kinds before, with nothing compiled for this",
-        "one. *Known*: in a new process, where another has made the call before: the choice and the binary are in the user's cache.",
-        "*Background*: with `ops.compile_in_background()`, in a new process with nothing compiled: until the first result, by a kernel",
-        "that compiles quickly, and until calls take the best kernel, which a thread compiles: the same where nothing compiles sooner.",
+        "one; that of the first row is the process's first. *Known*: in a new process, where another has made the call before: the choice",
+        "and the binary are in the user's cache. *Background*: with `ops.compile_in_background()`, in a new process with nothing compiled:",
+        "until the first result, by a kernel that compiles quickly, and until calls take the best kernel, which a thread compiles: the",
+        "same where nothing compiles sooner.",
         "",
         "| call | first | later | known | background | best from |",
         "|---|---:|---:|---:|---:|---:|",
