@@ -300,8 +300,9 @@ def added_parts(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
         "",
         "Overhead, and in brackets the least possible one for the kernel's tiles: what comes after the last multiplication, the special",
-        f"functions of an SM's last tile (one an element, {SPECIAL_PER_CLOCK} a clock cycle at {CLOCK / 1e9:g} GHz) or the further output of all",
-        f"last tiles (at {BANDWIDTH / 1e12:g} TB/s), whichever takes longer, and what all bytes take beyond the time of the product. Behind it",
+        f"functions of an SM's last tile (one an element, {SPECIAL_PER_CLOCK} a clock cycle at {CLOCK / 1e9:g} GHz) or the further output",
+        f"of all last tiles (at {BANDWIDTH / 1e12:g} TB/s), whichever takes longer,",
+        "and what all bytes take beyond the time of the product. Behind it",
         "the bytes that the formula has an SM read and store for a tile, as a part of those of the tile's factors: kernels whose factors",
         f"come as fast as the L2 gives them lose as much. A star: the least possible is more than {ALLOWED:.0%}.",
         "*Memory* is the part of the arithmetic's time, at the tensor cores' peak, that moving A, B and C once takes, in brackets with a",

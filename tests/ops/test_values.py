@@ -233,7 +233,7 @@ def test_more_channels_than_a_kernel_is_compiled_for() -> None:
 
 @pytest.mark.parametrize("op", [None, 3, {"op": "sum"}, np.array("sum")], ids=str)
 def test_a_reduction_is_named_by_a_word(op: Any) -> None:
-    with pytest.raises(LaunchError, match="reduce: op is .* need the name of an operation"):
+    with pytest.raises(LaunchError, match=r"reduce: op is .* need the name of an operation"):
         ops.reduce(np.ones(3, np.float32), op)
 
 
@@ -246,7 +246,7 @@ def test_operands_of_a_formula_are_a_mapping(operands: Any) -> None:
         lambda: ops.grouped_matmul(h, h[None], np.array([3], np.int32), epilogue="acc + s", operands=operands),
         lambda: ops.elementwise(a, "value + s", operands=operands),
     ):
-        with pytest.raises(LaunchError, match="operands is .*, need a mapping of names"):
+        with pytest.raises(LaunchError, match=r"operands is .*, need a mapping of names"):
             call()
 
 

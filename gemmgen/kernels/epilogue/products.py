@@ -148,8 +148,8 @@ def plan_epilogue(
     second: bool = False,
     by_output: bool = False,
 ) -> tuple[Step, ...]:
-    """The operations as the kernel does them, from a float32 value to another, or from a double where the output has doubles; adds conflicts
-    to ``reasons``."""
+    """The operations as the kernel does them, from a float32 value to another, or from a double where the output has doubles; adds
+    conflicts to ``reasons``."""
     kind: DataType = "f64" if output.type == "f64" else "f32"
     space = MatrixSpace(output, grouped, sums, second, kind)
     steps, last = plan_steps(operations, kind, "epilogue", reasons, space, accuracy=accuracy, by_output=by_output)

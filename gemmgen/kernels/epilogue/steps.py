@@ -289,9 +289,9 @@ def plan_steps(
             arguments.add(argument.name)
         for matrix in (*step.matrices, *step.placed):
             # Leading dimensions and tensor maps have the matrix's name in small letters.
-            other = matrices.setdefault(matrix.name.lower(), matrix.name)
-            if other != matrix.name:
-                named = " and ".join(one.removesuffix("_") for one in (other, matrix.name))
+            namesake = matrices.setdefault(matrix.name.lower(), matrix.name)
+            if namesake != matrix.name:
+                named = " and ".join(name.removesuffix("_") for name in (namesake, matrix.name))
                 got, need = f"operands named {named}", "names that differ by more than capital letters"
                 reasons.append(Reason("elementwise", where, got, need))
         steps.append(step)
