@@ -291,8 +291,8 @@ def plan_steps(
             # Leading dimensions and tensor maps have the matrix's name in small letters.
             namesake = matrices.setdefault(matrix.name.lower(), matrix.name)
             if namesake != matrix.name:
-                named = " and ".join(name.removesuffix("_") for name in (namesake, matrix.name))
-                got, need = f"operands named {named}", "names that differ by more than capital letters"
+                both = " and ".join(name.removesuffix("_") for name in (namesake, matrix.name))
+                got, need = f"operands named {both}", "names that differ by more than capital letters"
                 reasons.append(Reason("elementwise", where, got, need))
         steps.append(step)
     return tuple(steps), variables.kind
