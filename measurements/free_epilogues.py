@@ -274,18 +274,19 @@ def tile_of(kernel: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def least_possible(row: dict[str, Any], formula: str) -> float:
-    """Least part of the product's time that a formula adds to it, with the tiles of the kernel that computes it: what comes after the
-    last multiplication, the functions of an SM's last tile and the further output's part in the last tiles of all; and what all bytes
-    take beyond the product's time."""
+def least_expected(row: dict[str, Any], formula: str) -> float:
+    """Least part of the product's time that a formula can be expected to add to it, with the tiles of its kernel: what comes after the last
+    multiplication, the functions of an SM's last tile and the stores of the last tiles of all, less C's stores, which the
+    plain product has as well; and what all bytes take beyond the product's time."""
     (m, n, k), plain = row["sizes"], row["us"]["plain"] * 1e-6
     rows, columns = tile_of(row["kernels"][formula])
     tiles = -(-m // rows) * -(-n // columns)
     last = tiles - (-(-tiles // SMS) - 1) * SMS
     functions = SPECIAL[formula] * rows * columns / (SPECIAL_PER_CLOCK * CLOCK)
-    stored = STORED[formula] * last * rows * columns / BANDWIDTH
+    stored = last * rows * columns / BANDWIDTH
     moved = (2 * (m * k + n * k + m * n) + (READ[formula] + STORED[formula]) * m * n) / BANDWIDTH
-    return (max(functions, stored) + max(0.0, moved - plain)) / plain
+    after = max(functions, (2 + STORED[formula]) * stored) - 2 * stored
+    return (after + max(0.0, moved - plain)) / plain
 
 
 def through_an_sm(row: dict[str, Any], formula: str) -> float:
@@ -299,12 +300,12 @@ def added_parts(rows: list[dict[str, Any]]) -> list[str]:
     """The part of a product's time that each formula adds, beside the least possible."""
     lines = [
         "",
-        "Overhead, and in brackets the least possible one for the kernel's tiles: what comes after the last multiplication, the special",
-        f"functions of an SM's last tile (one an element, {SPECIAL_PER_CLOCK} a clock cycle at {CLOCK / 1e9:g} GHz) or the further output",
-        f"of all last tiles (at {BANDWIDTH / 1e12:g} TB/s), whichever takes longer,",
-        "and what all bytes take beyond the time of the product. Behind it",
-        "the bytes that the formula has an SM read and store for a tile, as a part of those of the tile's factors: kernels whose factors",
-        f"come as fast as the L2 gives them lose as much. A star: the least possible is more than {ALLOWED:.0%}.",
+        "Overhead, and in brackets the least that can be expected with the kernel's tiles: what comes after the last multiplication, the",
+        f"special functions of an SM's last tile (one an element, {SPECIAL_PER_CLOCK} a clock at {CLOCK / 1e9:g} GHz) or the stores of all",
+        f"last tiles (at the memory's {BANDWIDTH / 1e12:g} TB/s), whichever takes longer, less the stores of C, which the plain product",
+        "has as well; and what all bytes take beyond the time of the product. Behind it the bytes that the formula has an SM read and",
+        "store for a tile, as a part of those of the tile's factors: kernels whose factors come as fast as the L2 gives them lose as",
+        f"much. A star: more than {ALLOWED:.0%} is to be expected.",
         "*Memory* is the part of the arithmetic's time, at the tensor cores' peak, that moving A, B and C once takes, in brackets with a",
         "float32 matrix as well: below 100%, a product is bound by its arithmetic, with any of these formulas.",
         "",
@@ -319,7 +320,7 @@ def added_parts(rows: list[dict[str, Any]]) -> list[str]:
             if name not in us:
                 cells.append("")
                 continue
-            added, least = us[name] / us["plain"] - 1, least_possible(row, name)
+            added, least = us[name] / us["plain"] - 1, least_expected(row, name)
             cells.append(f"{added:+.1%} ({least:.1%}; {through_an_sm(row, name):.1%}){' *' if least > ALLOWED else ''}")
             for counts in (every, possible) if least <= ALLOWED else (every,):
                 counts[name] = counts[name][0] + (added <= ALLOWED), counts[name][1] + 1
