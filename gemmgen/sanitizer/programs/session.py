@@ -63,7 +63,7 @@ _ADDRESS_MODES: tuple[AddressMode, ...] = ("wrap", "clamp", "mirror", "border")
 
 @dataclass(frozen=True)
 class DeviceAnswers:
-    """What a device says of itself to a program that asks, and the pace of time: so many times as fast as the emulator's."""
+    """Answers of a device to a program that asks about it, and the pace of time: so many times as fast as the emulator's."""
 
     name: str
     memory_bytes: int
@@ -112,7 +112,7 @@ class RunSettings:
     silent: bool = False
     """True to drop the program's output."""
     answers: DeviceAnswers | None = None
-    """What the device says of itself; None: that it is the emulator."""
+    """Answers of the device about itself; None: those of the emulator."""
     hides: bool = False
     """True to leave nothing of the emulator in the program's environment and name."""
     keeps_copies: bool = False
