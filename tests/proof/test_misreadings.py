@@ -126,7 +126,7 @@ def test_what_holds_is_still_proved(name: str, tmp_path: Path) -> None:
     assert RIGHT[name].property in RIGHT[name].proof(tmp_path).proved
 
 
-def test_races_are_not_proved_where_the_time_ends_before_results_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_races_need_the_results_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*_: object) -> NoReturn:
         raise OutOfTime
 

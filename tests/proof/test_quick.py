@@ -120,7 +120,7 @@ def test_samples_are_counterexamples() -> None:
     assert refuted > 20
 
 
-def test_a_question_ends_by_processor_time_where_steps_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processor_time_ends_questions_without_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solver_module, "STEPS_A_MILLISECOND", 1_000_000)
     a, b, c, _ = symbols()
     question = z3.Solver()

@@ -139,7 +139,7 @@ def test_a_load_beyond_the_parameters_of_a_ring_is_not_proved() -> None:
     assert "memory" not in prove_kernel(plan.sequence, plan.sequence.launches[0], ptx, SECONDS).proved
 
 
-def test_products_of_two_shapes_with_one_result_in_flight_are_not_proved() -> None:
+def test_products_of_two_shapes_share_no_result_in_flight() -> None:
     plan, binary = kernel(())
     first, second, *_ = re.finditer(r"m64n32k16\.f32\.bf16\.bf16 ([^;]*), p, 1, 1, 0, 0;", binary.ptx)
     ptx = f"{binary.ptx[: second.start()]}m64n32k8.f32.tf32.tf32 {second[1]}, p, 1, 1;{binary.ptx[second.end() :]}"

@@ -169,8 +169,8 @@ class PointModel:
         """Traits as processes take them."""
         import numpy as np
 
-        scaled: Any = ((traits - self.centres) * self.scales).astype(np.float32)
-        return scaled  # type: ignore[no-any-return]
+        scaled: Matrix = ((traits - self.centres) * self.scales).astype(np.float32)
+        return scaled
 
 
 @cache
