@@ -62,7 +62,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "holds nothing"),
+        ("", "is empty"),
         ("- 1\n- 2\n", "holds a list"),
         ("just words", "holds a line of text"),
         ("kind: gemm\nkind: gemm\n", "given twice"),
