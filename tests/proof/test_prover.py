@@ -138,10 +138,10 @@ import sys
 from gemmgen.proof.prover import prove_sequence
 from gemmgen.proof import terms
 from tests.proof.kernels import SAMPLES
-prove_sequence(SAMPLES["grid stride"].sequence, sys.stdin.read(), 60)
+prove_sequence(SAMPLES["kept"].sequence, sys.stdin.read(), 60)
 print([node.term.sexpr() for node in terms._NODES.values()])
 """
-    ptx = compile_source(SAMPLES["grid stride"].source, architecture="sm_80", options=[], name="sample.cu").ptx
+    ptx = compile_source(SAMPLES["kept"].source, architecture="sm_80", options=[], name="sample.cu").ptx
     asked = set()
     for seed in ("1", "2", "3"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
