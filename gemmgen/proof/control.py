@@ -87,7 +87,8 @@ def control_flow(function: Function) -> ControlFlow:
 def _successors(function: Function, last: Instruction, number: Mapping[int, int], following: int, end: int) -> tuple[int, ...]:
     if last.opcode == "bra":
         label = last.operands[0]
-        assert isinstance(label, Symbol)
+        if not isinstance(label, Symbol):
+            raise Unliftable(last, "a branch to something that is no label")
         scope = last.scope
         while (scope, label.name) not in function.labels and scope:
             scope = function.scope_parents[scope]

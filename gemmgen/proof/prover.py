@@ -118,7 +118,10 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     names: tuple[str, ...] = (*PROPERTIES, "initialised", *(["handover"] if _shares(sequence) else []))
     try:
         module = parse(ptx)
-        function = with_floats(next(each for each in module.functions.values() if each.is_entry and each.name == launch.entry))
+        entry = next((each for each in module.functions.values() if each.is_entry and each.name == launch.entry), None)
+        if entry is None:
+            raise Unliftable(None, f"the PTX has no kernel {launch.entry}")
+        function = with_floats(entry)
         if function.problem is not None:
             raise Unliftable(None, str(function.problem).partition("\n")[0])
         other = next((each for each in function.body if not is_understood(each)), None)

@@ -746,7 +746,8 @@ _ARITHMETIC: dict[str, _Arithmetic] = {
 
 def _address(known: Knowledge, operand: Operand, state: State, space: str) -> Value | None:
     """The address of an access in a space; None if it is not known, or no address in that space."""
-    assert isinstance(operand, Address)
+    if not isinstance(operand, Address):
+        raise known.unliftable("an access without an address")
     base = operand_value(known, operand.base, state)
     address = None if base is None else add(base, constant(operand.offset))
     if address is None or address.base is None:
@@ -804,7 +805,8 @@ def _space_of(known: Knowledge, base: str) -> str:
 
 def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None:
     source, target = instruction.operands[1], instruction.operands[0]
-    assert isinstance(source, Address)
+    if not isinstance(source, Address):
+        raise known.unliftable("an access without an address")
     if why := beyond_parameters(known.function, instruction):
         raise known.unliftable(why)
     if instruction.guard is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -90,6 +91,23 @@ def test_a_branch_to_no_label_leaves_all_unproved() -> None:
     ptx = compile_source(sample.source, architecture="sm_80", options=[], name="sample.cu").ptx
     proof = prove_sequence(sample.sequence, ptx.replace("bra \t$L__BB0_2;", "bra \t$L__BB0_9;"), 60)[0]
     assert proof.proved == () and "$L__BB0_9 is no label" in proof.properties[0].reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "reason"),
+    [
+        (r"bra \t\$L__BB0_2;", "bra %r1;", "no label"),
+        (r"ld.param.u32 \t(%r\d+), \[.*\];", r"ld.param.u32 \1, %r2;", "without an address"),
+        (r"ld.global.f32 \t(%f\d+), \[.*\];", r"ld.global.f32 \1, %rd2;", "without an address"),
+        (r"\.entry \w+\(", ".entry other(", "no kernel"),
+    ],
+)
+def test_malformed_ptx_leaves_all_unproved(pattern: str, text: str, reason: str) -> None:
+    sample = SAMPLES["scale"]
+    ptx = compile_source(sample.source, architecture="sm_80", options=[], name="sample.cu").ptx
+    changed, count = re.subn(pattern, text, ptx)
+    proof = prove_sequence(sample.sequence, changed, 60)[0]
+    assert count and proof.proved == () and reason in proof.properties[0].reasons[0]
 
 
 def test_time_that_is_used_up_leaves_properties_unproved() -> None:
