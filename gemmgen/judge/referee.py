@@ -39,6 +39,7 @@ from gemmgen.judge.text import (
     integers_of,
     limits_of,
     marks,
+    numbers_of_counts,
     other_builds,
     takes_alignment,
 )
@@ -483,7 +484,8 @@ class Referee:
         known, tried = [self.given[0]], 0
         factors = list(dict.fromkeys(value for program in self.candidate.programs() for value in factors_of(program)))
         literals = list(dict.fromkeys(value for program in self.candidate.programs() for value in integers_of(program)))
-        remainders = [(name, size) for size in _with_remainders(factors, literals) for name in known[0]][: _SEARCHED // 2]
+        counted = [value for program in self.candidate.programs() for value in numbers_of_counts(program) if value <= POWER]
+        remainders = [(name, size) for size in (*counted, *_with_remainders(factors, literals)) for name in known[0]][: _SEARCHED // 2]
         solved = list(self._solved(literals, factors))[:_SEARCHED]
         while tried < _SEARCHED + len(solved) and any(True for _ in noted.one_sided(answers)):
             sizes = dict(known[rng.integers(0, len(known))])

@@ -77,21 +77,18 @@ def integers_of(program: Program) -> list[int]:
 
 _MAX_COUNTS = 16
 """Numbers that are tried as numbers of blocks."""
-_OF_COUNT: Mapping[str, Callable[[int], int]] = {
-    "popc": lambda count: ((1 << count) - 1) << max(0, 11 - count),
-    "clz": lambda count: 1 << (31 - count),
-    "bfind": lambda count: 1 << count,
+_OF_COUNT: Mapping[str, Callable[[int], tuple[int, ...]]] = {
+    "popc": lambda count: ((1 << count) - 1, ((1 << count) - 1) << max(0, 11 - count)),
+    "clz": lambda count: (1 << (31 - count),),
+    "bfind": lambda count: (1 << count,),
 }
-"""Instructions that count bits of 32, each with a number of a count; those of popc are beyond ``POWER``."""
+"""Instructions that count bits of 32, each with numbers of a count; the second of popc is beyond ``POWER``."""
 
 
 def limits_of(program: Program) -> list[int]:
     """The integers that a kernel compares something with, and those from which on a bit that it shifts to the lowest place, or takes by a
     mask, is set; where it counts bits, numbers for which a count is one of these integers."""
-    found = dict.fromkeys(integers_of(program))
-    counts, opcodes = [value for value in found if 0 < value < 32], {inst.opcode for inst in instructions_of(program)}
-    for opcode, number in _OF_COUNT.items():
-        found |= dict.fromkeys(number(count) for count in counts if opcode in opcodes)
+    found = dict.fromkeys((*integers_of(program), *numbers_of_counts(program)))
     for inst in instructions_of(program):
         by = inst.operands[2] if inst.opcode in ("shr", "and") and len(inst.operands) > 2 else None
         if isinstance(by, Integer) and inst.opcode == "shr" and 0 < by.value < 32:
@@ -99,6 +96,12 @@ def limits_of(program: Program) -> list[int]:
         elif isinstance(by, Integer) and by.value:
             found[by.value & -by.value] = None
     return list(found)
+
+
+def numbers_of_counts(program: Program) -> list[int]:
+    """Where a kernel counts bits, numbers for which a count is an integer that it compares something with."""
+    counts, opcodes = [value for value in integers_of(program) if 0 < value < 32], {inst.opcode for inst in instructions_of(program)}
+    return [number for opcode, numbers in _OF_COUNT.items() if opcode in opcodes for count in counts for number in numbers(count)]
 
 
 def counts_of_blocks(program: Program) -> list[int]:
