@@ -88,7 +88,7 @@ class Conditions:
     offsets: Mapping[str, int] = field(default_factory=dict)
     """Bytes by which arrays begin behind an aligned address."""
     device: DeviceAnswers | None = None
-    """The device that host code is told of; None: the emulator."""
+    """The device that the runtime reports to host code; None: the emulator."""
 
 
 class CandidateFailed(Exception):

@@ -1,4 +1,4 @@
-"""Devices that host code is told of: real ones, those of the task's architecture first, and some with the names that the program holds."""
+"""Devices that the runtime reports to host code: real ones, the task's architecture first, and some with names from the program's texts."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def names_in(image: bytes) -> list[str]:
 
 
 def devices_for(architecture: int, image: bytes, linked: Sequence[bytes]) -> list[DeviceAnswers]:
-    """The devices that a program is told of, on which it must compute the same: none if it does not ask, and one of another pace if it
-    asks for times alone."""
+    """The devices that runs report to a program, whose results must not depend on them: none if it does not ask; the usual one, at two
+    paces of time, if it asks for times alone."""
     usual = _REAL[max((known for known in _REAL if known <= architecture), default=min(_REAL))]
     others = [device for devices in _REAL.values() for device in devices if device not in usual]
     asks, measures = (any(pattern.fullmatch(name) for name in linked) for pattern in (ASKING, TIMING))

@@ -111,7 +111,7 @@ class ProgramCandidate:
 
     @cached_property
     def devices(self) -> list[DeviceAnswers]:
-        """The devices that the program is told of, if it asks for its device or the time."""
+        """The devices that runs report to the program, if it asks for its device or the time."""
         image = self.program.read_bytes()
         return devices_for(self.toolkit.compute_capability, image, linked_names(image))
 
@@ -161,7 +161,6 @@ class ProgramCandidate:
                 keeps_copies=True,
                 silent=True,
                 answers=conditions.device,
-                multiprocessors=RunSettings.multiprocessors if conditions.device is None else conditions.device.multiprocessors,
                 hides=True,
             )
             command = [str(self.program), *self.words(sizes, len(inputs))]

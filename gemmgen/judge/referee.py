@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from gemmgen.core.formulas import round_up
 from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.data_flow import ProgramFlow, flow_of, instructions_of
+from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
 from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions, KernelCandidate
 from gemmgen.judge.reference import Arrays, Question, Reference
@@ -222,6 +223,7 @@ class Verdict:
         }
 
 
+_Number = TypeVar("_Number", int, float)
 Plan = list[tuple[dict[str, int], str]]
 """Sizes of problems, and their kind of data."""
 Problems = list[tuple[dict[str, int], Arrays]]
@@ -432,6 +434,10 @@ class Referee:
             self._fail("reads-environment", {}, f"host code calls or reads {name}")
         self.verdict.checks.append("PTX reads no clock, allocates nothing, and does not decide by addresses")
 
+    def _in_code(self, read: Callable[[Program], Iterable[_Number]]) -> list[_Number]:
+        """Numbers that a reading of the text finds in the candidate's programs."""
+        return [value for program in self.candidate.programs() for value in read(program)]
+
     def _check_decisions(self, ordinary: Iterable[tuple[dict[str, int], Arrays]], special: list[Arrays], literals: Problems) -> None:
         """Refuses kernels with a decision by their inputs that is the same in all problems."""
         if not isinstance(self.candidate, KernelCandidate) or (noted := self.candidate.noted) is None:
@@ -441,7 +447,7 @@ class Referee:
             # Where all is zero, a wrong decision may not show.
             if any(array.any() for array in arrays.values()):
                 self.candidate.note_answers(noted, sizes, arrays, answers)
-        own = [value for program in self.candidate.programs() for value in floats_of(program)][:_LITERALS]
+        own = self._in_code(floats_of)[:_LITERALS]
         mixed, alone = (_EXTREMES, (*own, *(-value for value in own))), [(value,) for value in _EXTREMES if value != 0]
         for arrays in self._with_lines_of_zeros():
             if any(True for _ in noted.one_sided(answers)) and self.candidate.note_answers(noted, base, arrays, answers):
@@ -482,9 +488,9 @@ class Referee:
         for sizes in (sizes for sizes in self.shapes if max(sizes.values(), default=0) < FAR):
             self.candidate.note_answers(noted, sizes, self._inputs(sizes, "ordinary"), answers, one_block=True)
         known, tried = [self.given[0]], 0
-        factors = list(dict.fromkeys(value for program in self.candidate.programs() for value in factors_of(program)))
-        literals = list(dict.fromkeys(value for program in self.candidate.programs() for value in integers_of(program)))
-        counted = [value for program in self.candidate.programs() for value in numbers_of_counts(program) if value <= POWER]
+        factors = list(dict.fromkeys(self._in_code(factors_of)))
+        literals = list(dict.fromkeys(self._in_code(integers_of)))
+        counted = [value for value in self._in_code(numbers_of_counts) if value <= POWER]
         remainders = [(name, size) for size in (*counted, *_with_remainders(factors, literals)) for name in known[0]][: _SEARCHED // 2]
         solved = list(self._solved(literals, factors))[:_SEARCHED]
         while tried < _SEARCHED + len(solved) and any(True for _ in noted.one_sided(answers)):
@@ -571,14 +577,14 @@ class Referee:
     def _check_literals(self) -> Problems:
         """Runs problems that hold the numbers of the code, as data and as sizes: a kernel may decide by one that no data hold by chance."""
         base, plan, few = self.given[0], [], []
-        floats = list(dict.fromkeys(value for program in self.candidate.programs() for value in floats_of(program)))[:_LITERALS]
+        floats = list(dict.fromkeys(self._in_code(floats_of)))[:_LITERALS]
         for argument in self.task.arrays if floats else ():
             if argument.role == "input" and ELEMENTS[argument.type].format is not None:
                 for moderate, others in ((True, "ordinary"), (False, "ordinary"), (False, "zeros")):
                     arrays = self._inputs(base, others, seed=17)
                     if self._place_numbers(argument, arrays[argument.name], floats, moderate):
                         plan.append((base, arrays, moderate))
-        sizes = {value for program in self.candidate.programs() for value in limits_of(program) if value > POWER}
+        sizes = {value for value in self._in_code(limits_of) if value > POWER}
         for value in sorted(sizes)[:_LITERALS]:
             for name, size in itertools.product(base, (value, value + 2)):
                 step = self.task.multiples.get(name, 1)
@@ -590,7 +596,7 @@ class Referee:
                         few.append((shape, self._inputs(shape, "few terms")))
             if (many := self._with_blocks(value + 1)) is not None:
                 plan.append((many, self._inputs(many, "ordinary"), True))
-        for value in sorted(value for program in self.candidate.programs() for value in counts_of_blocks(program) if value <= POWER):
+        for value in sorted(value for value in self._in_code(counts_of_blocks) if value <= POWER):
             if (many := self._with_blocks(value)) is not None:
                 plan.append((many, self._inputs(many, "ordinary"), True))
         if not plan:
@@ -656,7 +662,7 @@ class Referee:
         return True
 
     def _check_devices(self, inputs: Arrays, first: Called | None, wanted: Arrays, magnitude: Arrays) -> None:
-        """Runs programs that ask for their device or the time, and are told something else each time."""
+        """Runs programs that ask for their device or the time, with another answer in each run."""
         devices, patient = list(getattr(self.candidate, "devices", ())), True
         if first is None or not devices:
             return
@@ -843,7 +849,7 @@ class Referee:
         plan = [(inputs[1], LATER[0]), (mixed, LATER[1]), (inputs[1], LATER[2])]
         if isinstance(self.candidate, KernelCandidate):
             # A call that counts the calls before it is wrong from a number on that it compares them with, or at this number.
-            limits = [value for program in self.candidate.programs() for value in integers_of(program) if 2 < value < LATER[2]]
+            limits = [value for value in self._in_code(integers_of) if 2 < value < LATER[2]]
             numbers = dict.fromkeys((*_OFTEN, *(value - less for value in limits for less in (1, 0))))
             plan += [(inputs[1], more) for more in list(numbers)[:_MAX_OFTEN]]
         for last, more in plan:
