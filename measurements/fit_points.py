@@ -1,7 +1,7 @@
 """The error of the model's times of points, fitted to timed kernels as a Gaussian process.
 
     python -m measurements.fit_points measurements/points_h200.jsonl            regret, each problem by the fit to all others
-    python -m measurements.fit_points measurements/points_h200.jsonl --write    also writes gemmgen/kernels/gemm/wgmma/point_costs.json
+    python -m measurements.fit_points measurements/points_h200.jsonl --write    also writes point_costs.json and point_costs.npz
     python -m measurements.fit_points measurements/points_h200.jsonl --correct  leaves this process as it is, and writes the second one
 
 The files are those of ``python -m measurements.points``. Logarithms of measured over modelled time, less the mean excess of all of the
@@ -15,6 +15,7 @@ stand for all.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import re
@@ -36,7 +37,7 @@ from gemmgen.dispatch.space import bounded_seconds, least_seconds
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm import space
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.kernels.gemm.wgmma.point_model import FILE, TRAITS, point_model
+from gemmgen.kernels.gemm.wgmma.point_model import FILE, PLACES, TRAITS, point_model
 from gemmgen.kernels.gemm.wgmma.space import BAND, PERSISTENT, SHALLOW, points
 
 Values = NDArray[np.float64]
@@ -235,7 +236,7 @@ class Process:
         return [one.modelled * np.exp(expected[self.run == number] + one.slower) for number, one in enumerate(self.timed)]
 
     def written(self, settings: Settings) -> dict[str, Any]:
-        """The process as ``point_costs.json`` holds it."""
+        """The process as ``point_costs.json`` and ``point_costs.npz`` hold it."""
         import scipy.linalg
 
         solved = scipy.linalg.cho_solve(self.factor(settings), self.errors - self.level)
@@ -256,7 +257,7 @@ class Process:
 
 
 def corrected(timed: Sequence[Timed]) -> dict[str, Any]:
-    """The second process as ``point_costs.json`` holds it: by least squares with the process's prior on the weights of landmarks."""
+    """The second process as the same files hold it: by least squares with the process's prior on the weights of landmarks."""
     import scipy.linalg
 
     model = point_model()
@@ -289,20 +290,21 @@ def corrected(timed: Sequence[Timed]) -> dict[str, Any]:
     return rounded | {"later_places": np.rint(places * UNIT).astype(int).tolist()}
 
 
-def as_text(data: Mapping[str, object]) -> str:
-    """``point_costs.json``: numbers and names in lines of up to 120 columns, and a line for each place."""
+def write(data: Mapping[str, Any]) -> None:
+    """Writes ``point_costs.npz``, the places and their weights, and ``point_costs.json``, all else in lines of up to 120 columns."""
 
     def lines(name: str, value: object) -> str:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             return f' "{name}": {json.dumps(value)}'
-        if name.endswith("places"):
-            rows = [json.dumps(row, separators=(",", ":")) for row in value]
-        else:
-            rows = textwrap.wrap(json.dumps(value)[1:-1], 118, break_long_words=False, break_on_hyphens=False)
-            rows = [row.removesuffix(",") for row in rows]
-        return f' "{name}": [\n  ' + ",\n  ".join(rows) + "\n ]"
+        rows = textwrap.wrap(json.dumps(value)[1:-1], 118, break_long_words=False, break_on_hyphens=False)
+        return f' "{name}": [\n  ' + "\n  ".join(rows) + "\n ]"
 
-    return "{\n" + ",\n".join(lines(name, value) for name, value in data.items()) + "\n}\n"
+    types = {"places": np.int16, "weights": np.float32}
+    arrays = {name: np.asarray(value, types[name.removeprefix("later_")]) for name, value in data.items() if name.endswith(tuple(types))}
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    write_atomically(PLACES, content.getvalue())
+    write_atomically(FILE, "{\n" + ",\n".join(lines(name, value) for name, value in data.items() if name not in arrays) + "\n}\n")
 
 
 def _rounded(values: NDArray[Any]) -> list[float]:
@@ -365,7 +367,8 @@ def main() -> int:
     if given.correct:
         data = json.loads(FILE.read_text(encoding="utf-8"))
         data["origin"]["later_data"] = [path.as_posix() for path in given.files]
-        write_atomically(FILE, as_text(data | corrected(timed)))
+        with np.load(PLACES) as arrays:
+            write(data | dict(arrays) | corrected(timed))
         return 0
     process = Process(timed)
     settings = Settings(**json.loads(SETTINGS.read_text()))
@@ -376,7 +379,7 @@ def main() -> int:
         origin = {"device": given.device, "command": "python -m measurements.fit_points", "data": [path.as_posix() for path in given.files]}
         none: dict[str, Any] = {"later_level": 0.0, "later_weights": [], "later_places": []}
         data = {"schema_version": 2, "origin": origin, **process.written(settings), **none}
-        write_atomically(FILE, as_text(data))
+        write(data)
     expected = process.unseen(settings)
     for one, times in zip(timed, expected, strict=True):
         pick, best = int(times.argmin()), one.microseconds.min()

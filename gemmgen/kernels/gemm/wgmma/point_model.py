@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Column = NDArray[np.float64]
     Matrix = NDArray[np.float64]
 
-FILE = Path(__file__).with_name("point_costs.json")
+FILE, PLACES = (Path(__file__).with_name(name) for name in ("point_costs.json", "point_costs.npz"))
 TRAITS = (
     "loads_of_sm",
     "memory",
@@ -175,15 +175,16 @@ class PointModel:
 
 @cache
 def point_model() -> PointModel:
-    """The processes in ``point_costs.json``."""
+    """The processes in ``point_costs.json``, with the places and weights in ``point_costs.npz``."""
     import numpy as np
 
     data = json.loads(FILE.read_text(encoding="utf-8"))
     assert tuple(data["traits"]) == TRAITS
-    narrow: dict[str, Any] = {name: np.array(data[name], np.float32) for name in ("places", "weights", "later_places", "later_weights")}
-    timed, later = (
-        Process(narrow[f"{kind}places"].reshape(-1, len(TRAITS)) / data["unit"], narrow[f"{kind}weights"]) for kind in ("", "later_")
-    )
+    with np.load(PLACES) as arrays:
+        timed, later = (
+            Process(arrays[f"{kind}places"].reshape(-1, len(TRAITS)) / np.float32(data["unit"]), arrays[f"{kind}weights"])
+            for kind in ("", "later_")
+        )
     centres, slopes, scales = (np.array(data[name], np.float64) for name in ("centres", "slopes", "scales"))
     return PointModel(float(data["level"]), centres, slopes, scales, timed, later, float(data["later_level"]))
 
