@@ -26,7 +26,9 @@ from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.data_flow import ProgramFlow, flow_of, instructions_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
+from gemmgen.judge import extremes
 from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions, KernelCandidate
+from gemmgen.judge.decisions import Noted
 from gemmgen.judge.reference import Arrays, Question, Reference
 from gemmgen.judge.task import DEEP, FAR, POWER, WIDE, Argument, Task, evaluate, fits, grid_of_shapes
 from gemmgen.judge.text import (
@@ -101,11 +103,10 @@ _FARTHEST = 1 << 21
 _WHOLE_RANGE = 1 << 62
 _LIMITS = tuple((1 << bits) - less for bits in (31, 32) for less in (0, 1))
 """Numbers that integers of 32 bits end at, by which a kernel may choose wider ones."""
-_EXTREMES = (np.nan, np.inf, -np.inf, 0.0, 2.0**-140, 0.5)
+_TINY = 2.0**-140
+_EXTREMES = (np.nan, np.inf, -np.inf, 0.0, _TINY, 0.5)
 _MAX_OF_NANS = 8
 """Inputs with a NaN in each row, each in other columns."""
-_LEAST = 1e-30
-"""Magnitude below which numbers may be flushed to zero."""
 _SEARCHED, _MAX_SEARCHED = 100, 72
 """Shapes that a search tries, and the first size that is none of theirs."""
 _MAX_SOLVED = 1 << 13
@@ -306,6 +307,8 @@ class Referee:
             self.shapes = [shape for shape in self.shapes if shape in self.given or max(shape.values(), default=0) < WIDE]
         self.seed = secrets.randbits(32) if seed is None else seed
         self.verdict = Verdict(candidate.name, shapes=self.shapes, seed=self.seed)
+        self._has_own_bounds = False
+        """True if the reference returns bounds of its own, as its first answer shows."""
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -357,19 +360,13 @@ class Referee:
         plan += [(sizes, "integers") for sizes in self.shapes[-2:] if sizes != self.given[0]]
         plan += [(sizes, "few terms") for sizes in self.shapes if sizes != self.given[0] and FAR <= max(sizes.values(), default=0) != DEEP]
         inputs = [self._inputs(sizes, data) for sizes, data in plan]
-        questions = [Question(sizes, self._numbers(arrays)) for (sizes, _), arrays in zip(plan, inputs, strict=True)]
-        questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
+        questions = _with_magnitudes([Question(sizes, self._numbers(arrays)) for (sizes, _), arrays in zip(plan, inputs, strict=True)])
         special = self._special_inputs()
-        questions += [Question(self.given[0], self._numbers(arrays)) for arrays in special]
         field_inputs, field_residues = self._residues()
         questions.append(Question(self.given[0], field_residues, residues.MODULUS))
         answers = self.reference.answers(questions)
-        wanted, magnitudes, of_special, of_field = (
-            answers[: len(plan)],
-            answers[len(plan) : 2 * len(plan)],
-            answers[2 * len(plan) : -1],
-            answers[-1],
-        )
+        wanted, magnitudes, of_field = answers[: len(plan)], answers[len(plan) : -1], answers[-1]
+        self._has_own_bounds = any(name.endswith("_bound") for name in wanted[0])
         few = [(sizes, arrays) if data == "few terms" else None for (sizes, data), arrays in zip(plan, inputs, strict=True)]
         counts = self._numbers_of_terms(few)
         runs = []
@@ -392,7 +389,7 @@ class Referee:
         self._check_constant(runs[0], runs[1], wanted[0], wanted[1])
         self._check_orders(inputs[0], runs[0], wanted[0], magnitudes[0])
         self._check_state(inputs, runs[0])
-        self._check_specials(special, of_special)
+        self._check_specials(special)
         self._check_field(field_inputs, of_field)
         if self.prove is not None:
             self._check_proof(self.prove())
@@ -443,21 +440,23 @@ class Referee:
         if not isinstance(self.candidate, KernelCandidate) or (noted := self.candidate.noted) is None:
             return
         base, answers = self.given[0], noted.answers()
-        for sizes, arrays in (*ordinary, *literals, *((base, arrays) for arrays in special)):
+        for sizes, arrays in (*ordinary, *literals):
             # Where all is zero, a wrong decision may not show.
             if any(array.any() for array in arrays.values()):
                 self.candidate.note_answers(noted, sizes, arrays, answers)
-        own = self._in_code(floats_of)[:_LITERALS]
-        mixed, alone = (_EXTREMES, (*own, *(-value for value in own))), [(value,) for value in _EXTREMES if value != 0]
+        if self.task.special_values != "ignore":
+            for arrays in special:
+                self._note_extremes(noted, base, arrays, answers)
         for arrays in self._with_lines_of_zeros():
             if any(True for _ in noted.one_sided(answers)) and self.candidate.note_answers(noted, base, arrays, answers):
                 self._check_found(base, arrays)
+        mixed, alone = self._sets_of_numbers(), [(value,) for value in _EXTREMES if value != 0]
         for sizes in (base, *self.shapes):
             # Loops over many elements have unrolled copies of their decisions, and loops over the rest.
             for values in (*mixed, *alone) if sizes == base or max(sizes.values(), default=0) >= FAR else mixed:
                 if any(True for _ in noted.one_sided(answers)):
                     arrays = self._sprinkled(sizes, values)
-                    if self.candidate.note_answers(noted, sizes, arrays, answers):
+                    if self._note_extremes(noted, sizes, arrays, answers):
                         self._check_found(sizes, arrays)
         for inst, answer in noted.one_sided(answers):
             line = f" in line {inst.location.own().line}" if inst.location is not None else ""
@@ -466,16 +465,47 @@ class Referee:
             self._fail("untested", base, f"the answers of a decision by data cannot be noted: {inst.text.strip()}")
         self.verdict.checks.append(f"both answers of {len(noted.decisions)} decisions by data")
 
+    def _sets_of_numbers(self) -> list[Sequence[float]]:
+        """Numbers that are put among ordinary ones together: finite ones first, as inputs may never hold others."""
+        own = [sign * value for value in self._in_code(floats_of)[:_LITERALS] for sign in (1, -1)]
+        beside = [value * factor for value in own for factor in (1, 2, 0.5)]
+        least, most = extremes.MODERATE
+        tiny, huge = [value for value in beside if abs(value) < least], [value for value in beside if most < abs(value) < 2.0**127]
+        finite = [value for value in _EXTREMES if math.isfinite(value)]
+        alone = [(value,) for value in (min(tiny, key=abs, default=0.0), max(huge, default=0.0)) if value]
+        return [each for each in (finite, _EXTREMES, [value for value in own if least <= abs(value) <= most], tiny, huge, *alone) if each]
+
+    def _note_extremes(self, noted: Noted, sizes: dict[str, int], arrays: Arrays, answers: npt.NDArray[np.uint32]) -> bool:
+        """Adds the answers of decisions; True if some are new. Judges the results also with fewer undefined, infinite, tiny or huge numbers
+        that bring a new answer, for where all results are undefined or the same, a wrong decision does not show."""
+        assert isinstance(self.candidate, KernelCandidate)
+        before = answers.copy()
+        is_new = self.candidate.note_answers(noted, sizes, arrays, answers)
+        numbers = self._numbers(arrays)
+        places = [(name, int(place)) for name, each in numbers.items() for place in np.flatnonzero(extremes.are_extreme(each))]
+        if not is_new or sizes != self.given[0] or (self.task.special_values == "ignore" and not extremes.are_finite(numbers)):
+            return is_new
+        usual, fewer = self._inputs(sizes, "ordinary", seed=53), arrays
+        while len(places) > 1:
+            for some in (places[: len(places) // 2], places[len(places) // 2 :]):
+                tried = {name: each.copy() for name, each in fewer.items()}
+                for name, place in set(places) - set(some):
+                    tried[name].reshape(-1)[place] = usual[name].reshape(-1)[place]
+                if self.candidate.note_answers(noted, sizes, tried, before.copy()):
+                    fewer, places = tried, some
+                    break
+            else:
+                break
+        self._check_extremes([(sizes, fewer)])
+        return is_new
+
     def _check_found(self, sizes: dict[str, int], arrays: Arrays) -> None:
         """Judges the results of a problem by which a decision had a new answer."""
-        numbers = self._numbers(arrays)
-        usual = all(np.isfinite(each).all() and not ((each != 0) & (np.abs(each) < _LEAST)).any() for each in numbers.values())
-        questions = [Question(sizes, numbers), Question(sizes, {name: np.abs(each) for name, each in numbers.items()})]
-        wanted, magnitude = self.reference.answers(questions)
-        if usual and (run := self._run(sizes, arrays)) is not None:
+        if not extremes.are_moderate(self._numbers(arrays)):
+            self._check_extremes([(sizes, arrays)])
+        elif (run := self._run(sizes, arrays)) is not None:
+            wanted, magnitude = self.reference.answers(_with_magnitudes([Question(sizes, self._numbers(arrays))]))
             self._compare(sizes, "further", run, wanted, magnitude)
-        elif not usual and self.task.special_values != "ignore":
-            self._check_special(arrays, wanted, sizes)
 
     def _search_shapes(self) -> None:
         """Looks for shapes by which decisions have other answers than in all shapes so far, beginning with those that had new ones."""
@@ -602,13 +632,14 @@ class Referee:
         if not plan:
             return []
         self._check_few_terms(few)
-        questions = [Question(shape, self._numbers(arrays)) for shape, arrays, _ in plan]
-        questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
+        questions = _with_magnitudes([Question(shape, self._numbers(arrays)) for shape, arrays, _ in plan])
         answers, has_failed = self.reference.answers(questions), False
         for (shape, arrays, moderate), wanted, magnitude in zip(plan, answers, answers[len(plan) :], strict=False):
-            own_bound = any(name.endswith("_bound") for name in wanted)
             is_far = max(shape.values(), default=0) >= FAR
-            if not (moderate or not own_bound) or (is_far and has_failed):
+            if is_far and has_failed:
+                continue
+            if not moderate and self._has_own_bounds:
+                self._check_extremes([(shape, arrays)])
                 continue
             run = self._run(shape, arrays)
             if run is not None:
@@ -620,8 +651,7 @@ class Referee:
 
     def _check_few_terms(self, problems: Problems) -> None:
         """Runs problems of which few terms are not zero, whose bound hides no narrow type."""
-        questions = [Question(sizes, self._numbers(arrays)) for sizes, arrays in problems]
-        questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
+        questions = _with_magnitudes([Question(sizes, self._numbers(arrays)) for sizes, arrays in problems])
         answers = self.reference.answers(questions) if questions else []
         counts = self._numbers_of_terms(problems) if problems else []
         for (sizes, arrays), wanted, magnitude, terms in zip(problems, answers, answers[len(problems) :], counts, strict=False):
@@ -931,6 +961,11 @@ class Referee:
                 for value in (np.nan, np.inf, -np.inf, 0.0) if flat.size else ():
                     flat[rng.integers(0, flat.size)] = to_elements(types[name], np.array([value], np.float32))[0]
             inputs.append(arrays)
+        for value in (np.nan, np.inf, _TINY):
+            arrays = self._inputs(self.given[0], "ordinary", seed=59)
+            for name in floats:
+                arrays[name].reshape(-1)[[0, -1] if arrays[name].size else []] = to_elements(types[name], np.array([value], np.float32))[0]
+            inputs.append(arrays)
         for turn, name in enumerate(floats):
             rng = np.random.default_rng([self.seed, 23, turn])
             for axis in range(arrays[name].ndim):
@@ -953,27 +988,64 @@ class Referee:
                 inputs.append(arrays)
         return inputs
 
-    def _check_specials(self, inputs: list[Arrays], wanted: list[Arrays]) -> None:
-        if self.task.special_values == "ignore":
-            return
-        self.verdict.checks.append("NaN and infinities, beside numbers and zeros")
-        for arrays, expected in zip(inputs, wanted, strict=True):
-            self._check_special(arrays, expected)
+    def _check_specials(self, inputs: list[Arrays]) -> None:
+        if self.task.special_values != "ignore":
+            self.verdict.checks.append("NaN and infinities, beside numbers and zeros")
+            self._check_extremes([(self.given[0], arrays) for arrays in inputs])
 
-    def _check_special(self, inputs: Arrays, wanted: Arrays, sizes: dict[str, int] | None = None) -> None:
-        run = self._run(sizes or self.given[0], inputs)
-        if run is None:
-            return
-        for argument in self.task.arrays:
-            name = argument.name
-            if argument.role != "output" or argument.type not in _WITH_INFINITY or name not in wanted or wanted[name].dtype.kind != "f":
+    def _check_extremes(self, problems: Problems) -> None:
+        """Judges the results for data with undefined, infinite, tiny or huge numbers, in every element that is defined there."""
+        own = any(ELEMENTS[argument.type].format is None for argument in self.task.arrays if argument.role == "output")
+        finite = not own and not self._has_own_bounds
+        questions: list[Question] = []
+        for sizes, arrays in problems:
+            numbers = self._numbers(arrays)
+            questions += [Question(sizes, each) for each in (numbers, *extremes.stand_ins(numbers, finite=finite))]
+        answers = [
+            {name: np.where(np.isnan(each), np.inf, each) if name.endswith("_bound") else each for name, each in answer.items()}
+            for answer in self.reference.answers(_with_magnitudes(questions))
+        ]
+        for number, (sizes, arrays) in enumerate(problems):
+            numbers = self._numbers(arrays)
+            if self.task.special_values == "ignore" and not extremes.are_finite(numbers):
                 continue
-            got = to_numbers(argument.type, run.outputs[name])
-            lost = np.isnan(wanted[name]) & ~np.isnan(got) | np.isfinite(wanted[name]) & ~np.isfinite(got)
-            lost |= np.isinf(wanted[name]) & ~np.isnan(got) & (got != wanted[name])
+            if (run := self._run(sizes, arrays)) is not None:
+                places = range(3 * number, 3 * number + 3)
+                self._compare_extremes(sizes, numbers, run, [(answers[place], answers[len(questions) + place]) for place in places])
+
+    def _compare_extremes(self, sizes: dict[str, int], numbers: Arrays, run: Called, answers: Sequence[tuple[Arrays, Arrays]]) -> None:
+        """Notes the first wrong element. ``answers`` are the reference's results for the numbers and for each of their stand-ins, each with
+        the result for the magnitudes."""
+        (wanted, _), *others = answers
+        overflows, flushed = extremes.may_overflow(numbers), extremes.flushed(numbers, sizes)
+        for argument in (argument for argument in self.task.arrays if argument.role == "output"):
+            name, shape = argument.name, run.outputs[argument.name].shape
+            if any(name not in values or values[name].shape != shape for values, _ in answers):
+                raise GemmgenError(f"the reference returns no array {name} of shape {shape}")
+            if not run.written[name].all():
+                self._fail("unwritten-output", sizes, f"elements of {name} are not written for data with extreme numbers")
+                continue
+            got, value = to_numbers(argument.type, run.outputs[name]).astype(np.float64), wanted[name].astype(np.float64)
+            bounds = [self._bound(argument, sizes, values, magnitudes, None) for values, magnitudes in answers]
+            results = [(values[name].astype(np.float64), bound) for (values, _), bound in zip(others, bounds[1:], strict=True)]
+            allowed = extremes.allowance_of_stand_ins(value, results)
+            if ELEMENTS[argument.type].format is not None and f"{name}_bound" not in wanted:
+                allowed = np.where(np.isfinite(bounds[0]), bounds[0], allowed) + flushed
+            lost = np.zeros(shape, np.bool_)
+            if argument.type in _WITH_INFINITY and wanted[name].dtype.kind == "f":
+                lost = extremes.lost(got, value, overflows=overflows)
             if lost.any():
                 at = tuple(int(index) for index in np.argwhere(lost)[0])
-                self._fail("special-values", sizes or self.given[0], f"{name}{list(at)} is {got[at]}, expected {wanted[name][at]}")
+                self._fail("special-values", sizes, f"{name}{list(at)} is {got[at]}, expected {value[at]}")
+            with np.errstate(all="ignore"):
+                wrong = np.isfinite(value) & ~lost & np.isfinite(allowed) & ~(np.abs(got - value) <= allowed)
+                error = np.where(wrong, np.abs(got - value), 0.0)
+            if wrong.any():
+                at = tuple(int(index) for index in np.argwhere(wrong)[0])
+                message = (
+                    f"{name}{list(at)} is {got[at]:.9g}, expected {value[at]:.9g} within {allowed[at]:.3g} (data with extreme numbers)"
+                )
+                self._fail(self._kind_of_error(sizes, "further", error, np.abs(value)), sizes, message)
 
     def _residues(self) -> tuple[Arrays, Arrays]:
         """Random elements of the inputs, and the residues or integers that they represent."""
@@ -1031,6 +1103,11 @@ class Referee:
                 at = int(np.flatnonzero(words != expected)[0])
                 self._fail("another-polynomial", self.given[0], f"{name}, element {at}, is another polynomial of the inputs")
         self.verdict.checks.append("one run over a finite field" if compared else "no field test: the reference is no polynomial")
+
+
+def _with_magnitudes(questions: list[Question]) -> list[Question]:
+    """The questions, and then the same for the magnitudes of the inputs."""
+    return questions + [Question(each.sizes, {name: np.abs(array) for name, array in each.arrays.items()}) for each in questions]
 
 
 def _with_remainders(factors: Sequence[int], literals: Sequence[int]) -> Iterator[int]:

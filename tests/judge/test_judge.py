@@ -22,7 +22,7 @@ from gemmgen.judge.task import Task, parse_shapes
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import load_kernel
 
-from . import asynchronous, branchless, chance, circumstances, gaming, held_out, more_held_out, rare, styles, triggers, unseen
+from . import asynchronous, branchless, chance, circumstances, extreme, gaming, held_out, more_held_out, rare, styles, triggers, unseen
 from .corpus import GEMM, GEMM_SHAPE, LOOP, ROWS, Candidate, exploits, gemm_source, honest
 
 REFERENCES = Path(__file__).with_name("references.py")
@@ -57,13 +57,26 @@ def test_an_honest_kernel_is_accepted(candidate):
 
 HELD_OUT = [
     each
-    for file in (held_out, more_held_out, gaming, chance, rare, unseen, triggers, branchless, styles, circumstances, asynchronous)
+    for file in (held_out, more_held_out, gaming, chance, rare, unseen, triggers, branchless, styles, circumstances, asynchronous, extreme)
     for each in (*file.exploits(), *file.honest())
 ]
 
 
 @pytest.mark.parametrize("candidate", HELD_OUT if ALL else HELD_OUT[1::7], ids=lambda candidate: candidate.name)
 def test_kernels_that_the_referee_was_not_written_for(candidate):
+    verdict = verdict_of(candidate)
+    assert candidate.kind in verdict.kinds if candidate.kind else verdict.accepted, verdict.failures
+
+
+@pytest.mark.parametrize("seed", [2, 11])
+def test_a_number_of_the_code_that_is_tiny_as_a_float(seed):
+    candidate = next(each for each in triggers.exploits() if each.name == "knows-eight-bits")
+    assert not verdict_of(candidate, seed).accepted
+
+
+@pytest.mark.parametrize("name", ["halves-all-for-one-undefined", "is-even-beside-a-tiny-number", "softmax-with-undefined-lines"])
+def test_results_beside_extreme_numbers(name):
+    candidate = next(each for each in (*extreme.exploits(), *extreme.honest()) if each.name == name)
     verdict = verdict_of(candidate)
     assert candidate.kind in verdict.kinds if candidate.kind else verdict.accepted, verdict.failures
 
