@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from .test_judge import HELD_OUT
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/judge.md").read_text()
 ACTION = yaml.safe_load((ROOT / ".github/actions/judge/action.yml").read_text())
@@ -44,6 +46,11 @@ def run(words: list[str], folder: Path, **inputs: str) -> subprocess.CompletedPr
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, **inputs, "PATH": paths}
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_page_counts_the_kernels_that_were_written_later():
+    exploits = sum(bool(each.kind) for each in HELD_OUT)
+    assert f"{exploits} exploits and {len(HELD_OUT) - exploits} honest kernels that were written later" in PAGE.replace("\n", " ")
 
 
 def test_the_fixture_fails_with_the_kind(kernel):
