@@ -300,7 +300,9 @@ def write(data: Mapping[str, Any]) -> None:
         return f' "{name}": [\n  ' + "\n  ".join(rows) + "\n ]"
 
     types = {"places": np.int16, "weights": np.float32}
-    arrays = {name: np.asarray(value, types[name.removeprefix("later_")]) for name, value in data.items() if name.endswith(tuple(types))}
+    arrays: dict[str, Any] = {
+        name: np.asarray(value, types[name.removeprefix("later_")]) for name, value in data.items() if name.endswith(tuple(types))
+    }
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
     write_atomically(PLACES, content.getvalue())
