@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gemmgen.core.graphs import cycles, reached, reversed_edges
 from gemmgen.emulator.ptx.syntax import Instruction, Operand, Symbol, registers_of
 
 _BRANCHES = {"bra", "brx", "ret", "exit", "trap"}
@@ -27,12 +28,20 @@ class BasicBlock:
     body: tuple[Instruction, ...]
     terminator: Instruction | None
     targets: tuple[int, ...]
+    """Blocks that the terminator may branch to."""
+    successors: tuple[int, ...]
+    """Blocks that may come next: the targets, and the next one if control may fall through to it."""
     synchronizing: bool
     parking: bool
     polling: bool
     spins: bool
     endless: bool = False
     """True if no path from here leads to an end of the thread, for any contents of memory."""
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """The body, and the terminator if there is one."""
+        return self.body if self.terminator is None else (*self.body, self.terminator)
 
 
 def cut(body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: Mapping[str, tuple[str, ...]]) -> tuple[BasicBlock, ...]:
@@ -60,20 +69,22 @@ def cut(body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: 
         falls = terminator is None or terminator.guard is not None or terminator.opcode in _BARRIERS
         pieces.append((inner, terminator, targets))
         successors.append((*targets, block + 1) if falls and block + 1 < len(ordered) else targets)
-    cycles = _cycles(successors)
-    ending = _reaching(successors, [not after or _ends_threads(last) for after, (_, last, _) in zip(successors, pieces, strict=True)])
-    polling = [cycle >= 0 and polls(inner) is not None for cycle, (inner, _, _) in zip(cycles, pieces, strict=True)]
-    spinning = {cycle for cycle, polled in zip(cycles, polling, strict=True) if polled}
+    components = cycles(range(len(pieces)), successors.__getitem__)
+    cyclic = {block for component in components for block in component}
+    ends = [block for block, (_, last, _) in enumerate(pieces) if not successors[block] or _ends_threads(last)]
+    ending = set(reached(ends, reversed_edges(successors).__getitem__))
+    polling = {block for block in cyclic if polls(pieces[block][0]) is not None}
+    spinning = {block for component in components if not polling.isdisjoint(component) for block in component}
     heeded = _heeded(body)
     blocks = []
     for block, (inner, terminator, targets) in enumerate(pieces):
         synchronizing = bool(inner) and is_warp_synchronous(inner[0])
         # Outside of loops, test_wait is a question whose answer may be no; a wait whose answer nobody reads waits for nothing.
-        parking = bool(inner) and may_park(inner[0]) and (cycles[block] >= 0 or not inner[0].has("test_wait"))
+        parking = bool(inner) and may_park(inner[0]) and (block in cyclic or not inner[0].has("test_wait"))
         if parking and inner[0].opcode == "mbarrier":
             parking = any(register.name in heeded for register in registers_of(inner[0].operands[0]))
-        spins = cycles[block] in spinning
-        blocks.append(BasicBlock(block, inner, terminator, targets, synchronizing, parking, polling[block], spins, not ending[block]))
+        facts = (synchronizing, parking, block in polling, block in spinning, block not in ending)
+        blocks.append(BasicBlock(block, inner, terminator, targets, successors[block], *facts))
     return tuple(blocks)
 
 
@@ -94,12 +105,7 @@ def _heeded(body: Sequence[Instruction]) -> frozenset[str]:
                 passed_on.setdefault(register.name, set()).update(sources)
         else:
             names |= sources
-    work = list(names)
-    while work:
-        new = passed_on.get(work.pop(), set()) - names
-        names |= new
-        work += new
-    return frozenset(names)
+    return frozenset(reached(names, lambda name: passed_on.get(name, ())))
 
 
 def polls(body: Sequence[Instruction]) -> Instruction | None:
@@ -147,68 +153,6 @@ def _can_observe_others(instruction: Instruction) -> bool:
     if instruction.opcode == "nanosleep":
         return True
     return instruction.opcode == "ld" and any(instruction.has(word) for word in ("volatile", "relaxed", "acquire", "mmio"))
-
-
-def _reaching(successors: list[tuple[int, ...]], ends: list[bool]) -> list[bool]:
-    """For each block, True if a path leads to one of the ends."""
-    before: list[list[int]] = [[] for _ in successors]
-    for block, followers in enumerate(successors):
-        for follower in followers:
-            before[follower].append(block)
-    reaching, work = list(ends), [block for block, end in enumerate(ends) if end]
-    while work:
-        for block in before[work.pop()]:
-            if not reaching[block]:
-                reaching[block] = True
-                work.append(block)
-    return reaching
-
-
-def _cycles(successors: list[tuple[int, ...]]) -> list[int]:
-    """The strongly connected component of each block that lies on a cycle, as a number (Tarjan's algorithm, iterative); else -1."""
-    count = len(successors)
-    order, low, on_stack = [-1] * count, [0] * count, [False] * count
-    result = [-1] * count
-    stack: list[int] = []
-    counter = 0
-    for root in range(count):
-        if order[root] != -1:
-            continue
-        work: list[tuple[int, int]] = [(root, 0)]
-        while work:
-            block, position = work.pop()
-            if position == 0:
-                order[block] = low[block] = counter
-                counter += 1
-                stack.append(block)
-                on_stack[block] = True
-            descended = False
-            for offset in range(position, len(successors[block])):
-                successor = successors[block][offset]
-                if order[successor] == -1:
-                    work.append((block, offset + 1))
-                    work.append((successor, 0))
-                    descended = True
-                    break
-                if on_stack[successor]:
-                    low[block] = min(low[block], order[successor])
-            if descended:
-                continue
-            if low[block] == order[block]:
-                component = []
-                while True:
-                    member = stack.pop()
-                    on_stack[member] = False
-                    component.append(member)
-                    if member == block:
-                        break
-                if len(component) > 1 or block in successors[block]:
-                    for member in component:
-                        result[member] = block
-            if work:
-                parent = work[-1][0]
-                low[parent] = min(low[parent], low[block])
-    return result
 
 
 def _label(operand: Operand) -> str:

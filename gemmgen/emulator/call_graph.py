@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmgen.core.graphs import cycles
 from gemmgen.emulator.ptx.syntax import Function, Group, Instruction, Module, Symbol, Variable
 
 RUNTIME_CALLS = ("vprintf", "malloc", "free")
@@ -65,23 +66,4 @@ def recursive_groups(module: Module) -> dict[str, int]:
                 name = callee_of(inst)
                 called.update(taken if name is None else [name])
         calls[function.name] = called & module.functions.keys()
-    reachable = {name: _closure(name, calls) for name in calls}
-    groups: dict[str, int] = {}
-    for name in calls:
-        if name in reachable[name] and name not in groups:
-            number = len(set(groups.values()))
-            for other in calls:
-                if other in reachable[name] and name in reachable[other]:
-                    groups[other] = number
-    return groups
-
-
-def _closure(name: str, calls: dict[str, set[str]]) -> set[str]:
-    reached: set[str] = set()
-    work = list(calls[name])
-    while work:
-        other = work.pop()
-        if other not in reached:
-            reached.add(other)
-            work.extend(calls[other])
-    return reached
+    return {name: number for number, group in enumerate(cycles(calls, lambda name: sorted(calls[name]))) for name in group}

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from gemmgen.emulator.accessed_bytes import AccessedBytes
 from gemmgen.emulator.blocks import BasicBlock
-from gemmgen.emulator.data_flow import ProgramFlow, instructions_of, written_by
+from gemmgen.emulator.data_flow import ProgramFlow, instructions_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import (
     Address,
@@ -37,6 +37,7 @@ from gemmgen.emulator.ptx.syntax import (
     Special,
     Symbol,
     Vector,
+    written_by,
 )
 
 _Numbers = npt.NDArray[np.float64]

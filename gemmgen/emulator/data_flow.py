@@ -14,16 +14,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from gemmgen.core.graphs import reached
 from gemmgen.emulator.accessed_bytes import AccessedBytes
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.program_properties import of_program
-from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Register, Vector, registers_of
-
-_WITHOUT_RESULTS = (
-    *("st", "sust", "red", "bar", "barrier", "stmatrix", "bra", "brx", "ret", "exit", "trap"),
-    *("membar", "fence", "cp", "griddepcontrol"),
+from gemmgen.emulator.ptx.syntax import (
+    Address,
+    Float,
+    Instruction,
+    Integer,
+    Operand,
+    Register,
+    Vector,
+    registers_of,
+    writers_of,
+    written_by,
 )
+
 PRODUCTS = ("mma", "wmma", "wgmma", "ldmatrix")
 """Products of tensor cores, and their loads."""
 _MEMORY = ("ld", "ldu", "ldmatrix")
@@ -38,17 +46,7 @@ _FLOAT_TYPES = ("f32", "f16", "bf16", "f16x2", "bf16x2", "f64", "e4m3x2", "e5m2x
 def instructions_of(program: Program) -> Iterator[Instruction]:
     """Every instruction of a program, the ends of basic blocks too."""
     for block in program.blocks:
-        yield from block.body
-        if block.terminator is not None:
-            yield block.terminator
-
-
-def written_by(inst: Instruction) -> tuple[str, ...]:
-    """Names of the registers that an instruction may write."""
-    if not inst.operands or inst.opcode in _WITHOUT_RESULTS or isinstance(inst.operands[0], Address) or inst.modifiers[:1] == ("dealloc",):
-        return ()
-    target = inst.operands[0]
-    return (target.name,) if isinstance(target, Register) else tuple([register.name for register in registers_of(target)])
+        yield from block.instructions
 
 
 class Effect(NamedTuple):
@@ -74,11 +72,7 @@ def _effect(inst: Instruction) -> Effect:
 
 def effects_of(program: Program) -> list[list[Effect]]:
     """The instructions of each basic block, its end too."""
-    effects = []
-    for block in program.blocks:
-        whole = block.body if block.terminator is None else (*block.body, block.terminator)
-        effects.append([_effect(inst) for inst in whole])
-    return effects
+    return [[_effect(inst) for inst in block.instructions] for block in program.blocks]
 
 
 class DataFlow:
@@ -181,7 +175,7 @@ class ProgramFlow:
         self._rows: dict[frozenset[int], list[list[tuple[int, int, int, int]]]] = {}
         self._masked = [[(self._mask(each.reads), self._mask(each.writes)) for each in block] for block in self.blocks]
         self._deciding = [[self._deciding_registers(each.instruction) for each in block] for block in self.blocks]
-        self._successors = [_successors(block, len(self.blocks)) for block in program.blocks]
+        self._successors = [block.successors for block in program.blocks]
 
     def _mask(self, names: Iterable[str]) -> int:
         mask = 0
@@ -422,12 +416,7 @@ def _behind(names: set[str], blocks: Sequence[Sequence[Effect]], ends: Callable[
         if not ends(inst):
             for name in writes:
                 sources.setdefault(name, set()).update(reads)
-    reached, work = set(names), list(names)
-    while work:
-        new = sources.get(work.pop(), set()) - reached
-        reached |= new
-        work += new
-    return reached
+    return set(reached(names, lambda name: sources.get(name, ())))
 
 
 def _brings_data(each: Effect, feeding: set[str]) -> bool:
@@ -467,10 +456,7 @@ def _flagged_words(blocks: Sequence[Sequence[Effect]]) -> FlaggedWords:
     nothing = FlaggedWords(frozenset(), frozenset(), frozenset())
     if not any(_tests_word(inst) for inst, _, _ in everything):
         return nothing
-    writers: dict[str, list[Instruction]] = {}
-    for inst, _, writes in everything:
-        for name in writes:
-            writers.setdefault(name, []).append(inst)
+    writers = writers_of(inst for inst, _, _ in everything)
     stores, loads, tests = set(), set(), set()
     for inst, _, _ in everything:
         if inst.opcode == "st" and inst.type in _WIDE and not isinstance(inst.operands[1], Vector):
@@ -547,13 +533,8 @@ def _branch_regions(
         last, join = block.terminator, joins[block.index]
         if last is None or last.opcode != "bra" or last.guard is None or join is None:
             continue
-        region: set[int] = set()
-        work = [target for target in successors[block.index] if target != join]
-        while work:
-            number = work.pop()
-            if number not in region:
-                region.add(number)
-                work += [target for target in successors[number] if target != join]
+        following = [[target for target in targets if target != join] for targets in successors]
+        region = set(reached(following[block.index], following.__getitem__))
         if block.index not in region and all(computes[number] for number in region):
             regions[block.index] = join, region
     return regions
@@ -584,9 +565,3 @@ def _joins(successors: Sequence[tuple[int, ...]]) -> list[int | None]:
     # The nearest is the one whose own set is the whole of the others.
     with_set = {joined: number for number, joined in reversed(list(enumerate(sets)))}
     return [with_set.get(sets[number] & ~(1 << number)) for number in range(count)]
-
-
-def _successors(block: BasicBlock, blocks: int) -> tuple[int, ...]:
-    last = block.terminator
-    falls = last is None or last.guard is not None or last.opcode in ("bar", "barrier")
-    return (*block.targets, block.index + 1) if falls and block.index + 1 < blocks else block.targets

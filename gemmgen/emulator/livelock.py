@@ -219,7 +219,7 @@ class Probe(Observer):
             register.name: register
             for block in machine.program.blocks
             if block.spins
-            for inst in (*block.body, *([block.terminator] if block.terminator is not None else []))
+            for inst in block.instructions
             for operand in inst.operands
             for register in registers_of(operand)
         }

@@ -451,10 +451,8 @@ class Machine:
         counts: Counter[str] = Counter()
         for block, executed in zip(self.program.blocks, self.executions, strict=True):
             if executed:
-                for inst in block.body:
+                for inst in block.instructions:
                     counts[inst.opcode] += executed
-                if block.terminator is not None:
-                    counts[block.terminator.opcode] += executed
         self.forget_counts()
         return counts
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gemmgen.core.graphs import live
 from gemmgen.emulator import native
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.errors import EmulatorError
@@ -776,25 +777,14 @@ def _live_registers(program: Program) -> list[frozenset[str]]:
     for block in blocks:
         needed: set[str] = set()
         gone: set[str] = set()
-        for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
+        for inst in block.instructions:
             read, written = effects(inst)
             needed |= read - gone
             gone |= written
         reads.append(needed)
         overwrites.append(gone)
-    before = [set(each) for each in reads]
-    after: list[set[str]] = [set() for _ in blocks]
-    changed = True
-    while changed:
-        changed = False
-        for block in reversed(blocks):
-            index = block.index
-            for following in {*block.targets, min(index + 1, len(blocks) - 1)}:
-                after[index] |= before[following]
-            known = len(before[index])
-            before[index] |= after[index] - overwrites[index]
-            changed |= len(before[index]) != known
-    return [frozenset(each) for each in after]
+    before = live([block.successors for block in blocks], reads, overwrites)
+    return [frozenset[str]().union(*(before[other] for other in block.successors)) for block in blocks]
 
 
 def compile_block(
@@ -829,14 +819,13 @@ def compile_block(
     close(len(block.body))
     functions = known.runs[number, left_out] = {}
     if pieces:
-        ending = (block.terminator,) if block.terminator is not None else ()
         texts = []
         for start, stop in pieces:
-            live = set(known.live[number])
-            for inst in reversed((*block.body[stop:], *ending)):
+            needed = set(known.live[number])
+            for inst in reversed(block.instructions[stop:]):
                 read, written = effects(inst)
-                live = (live - written) | read
-            texts.append(pieces[start, stop].source(f"run_{start}_{stop}", frozenset(live)))
+                needed = (needed - written) | read
+            texts.append(pieces[start, stop].source(f"run_{start}_{stop}", frozenset(needed)))
         names = {piece: "run_{}_{}".format(*piece) for piece in pieces}
         source = (PRELUDE.read_text() + "\n".join(texts)).encode()
         library = native.library("emulator runs", source, exact_options("-O3"), tuple(names.values()))

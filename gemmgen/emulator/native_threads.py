@@ -28,7 +28,7 @@ from gemmgen.emulator.errors import EmulatorError
 from gemmgen.emulator.geometry import Dim3, Geometry
 from gemmgen.emulator.hazards.compare_and_swap_guesses import guesses
 from gemmgen.emulator.hazards.sites import granules
-from gemmgen.emulator.hazards.undefined import find_undefined, results_of, sources_of, tainted_by
+from gemmgen.emulator.hazards.undefined import find_undefined, tainted_by
 from gemmgen.emulator.instructions.forms import check_form
 from gemmgen.emulator.instructions.memory import space_name
 from gemmgen.emulator.instructions.registry import MISUSE
@@ -62,6 +62,8 @@ from gemmgen.emulator.ptx.syntax import (
     Symbol,
     Vector,
     registers_of,
+    sources_of,
+    written_by,
 )
 from gemmgen.emulator.registers import RegisterFile, widened
 
@@ -189,7 +191,7 @@ class _Thread(Run):
         """Registers that may hold no value."""
         self.follows_shuffles = follows_shuffles
         if follows_shuffles:
-            shuffled = {name for block in program.blocks for inst in block.body if inst.opcode == "shfl" for name in results_of(inst)}
+            shuffled = {name for block in program.blocks for inst in block.body if inst.opcode == "shfl" for name in written_by(inst)}
             self.undefined |= tainted_by(program, shuffled)
         self.floating = _floating(program)
         self.is_ordered = False
@@ -665,7 +667,7 @@ def _follow(run: _Thread, inst: Instruction) -> None:
     without = run.undefined
     if not without:
         return
-    results = [register for operand in inst.operands[:1] for register in registers_of(operand) if register.name in results_of(inst)]
+    results = [register for operand in inst.operands[:1] for register in registers_of(operand) if register.name in written_by(inst)]
     shuffles = inst.opcode == "shfl" and run.follows_shuffles
     read = inst.operands[2:] if shuffles else sources_of(inst)
     sources = [register for operand in read for register in registers_of(operand) if register.name in without]
@@ -817,7 +819,7 @@ def _varying(program: Program) -> frozenset[str]:
         grew = False
         for block in program.blocks:
             for inst in block.body:
-                results = results_of(inst)
+                results = written_by(inst)
                 if not results or varying.issuperset(results):
                     continue
                 operands = sources_of(inst)
@@ -852,8 +854,7 @@ def translation(program: Program, follows_shuffles: bool = False) -> Translation
     for block in program.blocks:
         behind: list[frozenset[str]] = []
         live = set(live_behind[block.index])
-        ending = [block.terminator] if block.terminator is not None else []
-        for inst in reversed([*block.body, *ending]):
+        for inst in reversed(block.instructions):
             behind.append(frozenset(live))
             read, written = effects(inst)
             live = (live - written) | read
@@ -1003,7 +1004,7 @@ class Outcome:
         """Instructions by opcode, summed over threads."""
         counts: Counter[str] = Counter()
         for block, executed in zip(program.blocks, self.executions, strict=True):
-            for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])) if executed else ():
+            for inst in block.instructions if executed else ():
                 counts[inst.opcode] += executed
         return counts
 

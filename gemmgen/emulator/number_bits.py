@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
-from gemmgen.emulator.data_flow import PRODUCTS, ProgramFlow, instructions_of, is_float, written_by
+from gemmgen.emulator.data_flow import PRODUCTS, ProgramFlow, instructions_of, is_float
 from gemmgen.emulator.instructions.forms import SPARSE
 from gemmgen.emulator.packed_results import packing_of
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, source_registers
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, source_registers, written_by
 from gemmgen.emulator.whole_words import byte_masks, inverted_words
 
 _ON_BITS = frozenset(

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gemmgen.emulator.data_flow import Tainted, flow_of, instructions_of, written_by
+from gemmgen.emulator.data_flow import Tainted, flow_of, instructions_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.program_properties import of_program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, Vector, registers_of
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, Vector, registers_of, written_by
 
 _SUMS = ("add", "fma", "sub")
 _WORD = 4

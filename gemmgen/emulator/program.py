@@ -495,7 +495,7 @@ class _Linker:
 def _mentioned_once(blocks: Iterable[BasicBlock]) -> frozenset[str]:
     mentions: Counter[str] = Counter()
     for block in blocks:
-        for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
+        for inst in block.instructions:
             mentions.update(register.name for operand in inst.operands for register in registers_of(operand))
             if inst.guard is not None:
                 mentions[inst.guard.name] += 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
 
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import registers_of
+from gemmgen.emulator.ptx.syntax import Instruction, writers_of
 
 _MAX_KNOWN = 16
 Property = TypeVar("Property")
@@ -37,12 +37,6 @@ def opcodes(program: Program) -> frozenset[str]:
 
 
 @of_program
-def mentions(program: Program) -> Counter[str]:
-    """Number of mentions of each register in a program."""
-    counts: Counter[str] = Counter()
-    for block in program.blocks:
-        for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
-            counts.update(register.name for operand in inst.operands for register in registers_of(operand))
-            if inst.guard is not None:
-                counts[inst.guard.name] += 1
-    return counts
+def register_writers(program: Program) -> dict[str, list[Instruction]]:
+    """The instructions that may write each register, by its name."""
+    return writers_of(inst for block in program.blocks for inst in block.instructions)

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gemmgen.emulator.blocks import BasicBlock
-from gemmgen.emulator.data_flow import written_by
 from gemmgen.emulator.errors import Deadlock
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.program import FRAME, register_class
-from gemmgen.emulator.ptx.syntax import Instruction, Register, Special, registers_of
+from gemmgen.emulator.ptx.syntax import Instruction, Register, Special, registers_of, writers_of
 from gemmgen.emulator.registers import RegisterFile
 
 FROM_REGISTERS = {
@@ -43,10 +42,7 @@ def deciding_registers(blocks: Sequence[BasicBlock]) -> frozenset[Register] | No
     body = [inst for block in blocks for inst in block.body]
     if any(inst.opcode == FRAME for inst in body):  # a recursion's stack is no register
         return None
-    writers: dict[str, list[Instruction]] = {}
-    for inst in body:
-        for name in written_by(inst):
-            writers.setdefault(name, []).append(inst)
+    writers = writers_of(body)
     quiet = all(_is_quiet(inst) for inst in body) and all(end.opcode in _BRANCHES for end in ends)
     work = list(wanted)
     while work:

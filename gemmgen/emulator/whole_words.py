@@ -7,15 +7,27 @@ comes to may be computed from bytes of elements, because a wrong byte would go u
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from gemmgen.emulator.data_flow import flow_of, instructions_of, written_by
+from gemmgen.core.graphs import reached
+from gemmgen.emulator.data_flow import flow_of, instructions_of
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.program_properties import of_program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, Vector, registers_of, source_registers
+from gemmgen.emulator.program_properties import of_program, register_writers
+from gemmgen.emulator.ptx.syntax import (
+    TYPE_BYTES,
+    Instruction,
+    Integer,
+    Operand,
+    Register,
+    Vector,
+    registers_of,
+    source_registers,
+    written_by,
+)
 
 _PRODUCTS = ("mma", "wgmma", "tcgen05", "wmma")
 _LOADS = ("ld", "ldu", "ldmatrix")
+_DATA = (*_LOADS, *_PRODUCTS, "atom", "tex", "tld4", "suld")
 _MOVES = ("mov", "shfl", "selp")
 _STORES = ("st", "stmatrix", "red", "atom")
 _FLOATS = ("f32", "bf16", "f16", "bf16x2", "f16x2")
@@ -27,29 +39,26 @@ class _Sources:
     """The instructions that write each register."""
 
     def __init__(self, program: Program) -> None:
-        self.writers: dict[str, list[Instruction]] = {}
-        for inst in instructions_of(program):
-            for name in written_by(inst):
-                self.writers.setdefault(name, []).append(inst)
+        self.writers = register_writers(program)
         self._by_data: dict[str, bool] = {}
         self._masked: dict[int, Register | None] = {}
 
     def behind(self, names: Iterable[str]) -> tuple[list[Instruction], list[Instruction]]:
         """Loads that these registers hold whole words of, and the instructions that compute what else they hold."""
         loads, others = [], []
-        seen, work = set(names), list(names)
-        while work:
-            for inst in self.writers.get(work.pop(), ()):
+
+        def sources(name: str) -> Iterator[str]:
+            for inst in self.writers.get(name, ()):
                 if inst.opcode in _LOADS:
                     loads.append(inst)
                 elif _moves_words(inst):
-                    work += (new := set(source_registers(inst)) - seen)
-                    seen |= new
+                    yield from source_registers(inst)
                 elif (word := self.masked_word(inst)) is not None:
-                    work += (new := {word.name} - seen)
-                    seen |= new
+                    yield word.name
                 else:
                     others.append(inst)
+
+        set(reached(names, sources))
         return loads, others
 
     def masked_word(self, inst: Instruction) -> Register | None:
@@ -68,14 +77,9 @@ class _Sources:
     def _has_data(self, name: str) -> bool:
         """True if loads, or results of tensor cores and atomics, may decide about a register."""
         if name not in self._by_data:
-            seen, work = {name}, [name]
-            self._by_data[name] = False
-            while work and not self._by_data[name]:
-                for inst in self.writers.get(work.pop(), ()):
-                    is_data = inst.opcode in (*_LOADS, *_PRODUCTS, "atom", "tex", "tld4", "suld") and not _is_of_parameters(inst)
-                    self._by_data[name] |= is_data
-                    work += (new := set(source_registers(inst)) - seen)
-                    seen |= new
+            names = reached([name], lambda each: [source for inst in self.writers.get(each, ()) for source in source_registers(inst)])
+            writers = (inst for each in names for inst in self.writers.get(each, ()))
+            self._by_data[name] = any(inst.opcode in _DATA and not _is_of_parameters(inst) for inst in writers)
         return self._by_data[name]
 
     def constant(self, operand: Operand) -> int | None:
@@ -90,17 +94,19 @@ class _Sources:
 
     def holds_inverted(self, name: str) -> bool:
         """True if a register holds whole words from memory, or zeros, of whose bytes the highest bits are inverted."""
-        seen, work = {name}, [name]
-        while work:
-            for inst in self.writers.get(work.pop(), ()):
-                if inst.opcode == "mov" and inst.type in ("b32", "u32") and self.constant(inst.operands[1]) == _SIGNS:
-                    continue
-                if inst.opcode == "mov" and inst.type in ("b32", "u32") and isinstance(inst.operands[1], Register):
-                    work += (new := {inst.operands[1].name} - seen)
-                    seen |= new
-                elif not self.inverts_words(inst):
-                    return False
-        return True
+
+        def moved(inst: Instruction) -> bool:
+            return inst.opcode == "mov" and inst.type in ("b32", "u32")
+
+        def sources(each: str) -> list[str]:
+            return [name for inst in self.writers.get(each, ()) if moved(inst) for name in source_registers(inst)]
+
+        others = (inst for each in reached([name], sources) for inst in self.writers.get(each, ()))
+        return all(
+            (moved(inst) and (isinstance(inst.operands[1], Register) or self.constant(inst.operands[1]) == _SIGNS))
+            or self.inverts_words(inst)
+            for inst in others
+        )
 
     def inverts_words(self, inst: Instruction) -> bool:
         """True if an instruction inverts the highest bit of each byte of whole words from memory."""
@@ -113,19 +119,17 @@ class _Sources:
 
     def loads_before(self, inst: Instruction) -> list[Instruction]:
         """The loads whose values reach an instruction through any others but products and arithmetic on floats, which read whole words."""
-        loads, seen, work = [], {id(inst)}, [inst]
-        while work:
-            each = work.pop()
-            names = source_registers(each)
-            for writer in (writer for name in names for writer in self.writers.get(name, ())):
-                if id(writer) in seen:
-                    continue
-                seen.add(id(writer))
+        loads = {}
+
+        def sources(name: str) -> Iterator[str]:
+            for writer in self.writers.get(name, ()):
                 if writer.opcode in _LOADS:
-                    loads.append(writer)
+                    loads[id(writer)] = writer
                 elif not _computes(writer):
-                    work.append(writer)
-        return loads
+                    yield from source_registers(writer)
+
+        set(reached(source_registers(inst), sources))
+        return list(loads.values())
 
 
 def _computes(inst: Instruction) -> bool:

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.emulator.blocks import BasicBlock
-from gemmgen.emulator.data_flow import flow_of, instructions_of, written_by
+from gemmgen.emulator.data_flow import flow_of, instructions_of
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Register, registers_of, source_registers
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Register, registers_of, source_registers, written_by
 
 COUNTERS = "gemmgen_answers"
 """The module's variable that holds a word for each answer."""

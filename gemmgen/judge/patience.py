@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gemmgen.emulator.blocks import BasicBlock
-from gemmgen.emulator.data_flow import instructions_of, written_by
+from gemmgen.emulator.data_flow import instructions_of
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, registers_of
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, registers_of, written_by
 
 _WAIT = re.compile(r"mbarrier\.(?:try|test)_wait[^;]*?\s(%?\w+)\s*,[^;]*;")
 _WAITING = frozenset(

@@ -9,9 +9,20 @@ from dataclasses import replace
 import numpy as np
 
 from gemmgen.core.errors import GemmgenError
-from gemmgen.emulator.data_flow import flow_of, instructions_of, written_by
+from gemmgen.emulator.data_flow import flow_of, instructions_of
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Special, Symbol, registers_of, source_registers
+from gemmgen.emulator.ptx.syntax import (
+    Address,
+    Float,
+    Instruction,
+    Integer,
+    Operand,
+    Special,
+    Symbol,
+    registers_of,
+    source_registers,
+    written_by,
+)
 from gemmgen.sanitizer.comments import without_comments
 from gemmgen.sanitizer.source import KernelCode, load_kernel
 

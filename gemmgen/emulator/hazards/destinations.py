@@ -5,13 +5,11 @@ Reads of memory that nothing writes race with nothing, and need not be remembere
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
-from gemmgen.emulator.hazards.undefined import results_of, sources_of
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.program_properties import of_program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Special, Symbol, registers_of
+from gemmgen.emulator.program_properties import of_program, register_writers
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Special, Symbol, registers_of, sources_of
 
 _READS_ONLY = ("ld", "ldu", "prefetch", "prefetchu", "ldmatrix", "isspacep", "applypriority", "discard", "tex", "tld4", "suld")
 _NUMBERS = {"mul", "div", "rem", "shl", "shr", "mul24", "popc", "clz", "sad", "fma", "set", "setp", "vote", "bfe", "brev"}
@@ -26,7 +24,7 @@ def destinations(program: Program) -> frozenset[str] | None:
     work: list[str] = []
     names: set[str] = set()
     for block in program.blocks:
-        for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
+        for inst in block.instructions:
             if inst.opcode == "sust":
                 return None
             for address in _written(inst):
@@ -47,21 +45,10 @@ def bases_of(program: Program, inst: Instruction) -> frozenset[str]:
     return _followed(program, work, names) or frozenset()
 
 
-@of_program
-def _definitions(program: Program) -> dict[str, list[Instruction]]:
-    """Instructions that write each register."""
-    definitions: dict[str, list[Instruction]] = defaultdict(list)
-    for block in program.blocks:
-        for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
-            for name in results_of(inst):
-                definitions[name].append(inst)
-    return definitions
-
-
 def _followed(program: Program, work: list[str], names: set[str]) -> frozenset[str] | None:
     """The names that registers are made of, beside those that are known; None if an address may come from anywhere."""
     entry = {parameter.name for parameter in program.entry.parameters}
-    definitions = _definitions(program)
+    definitions = register_writers(program)
     seen = set(work)
     while work:
         for inst in definitions.get(work.pop(), ()):

@@ -51,7 +51,6 @@ from gemmgen.emulator.hazards.undefined import UndefinedRegisters, tainted_by
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, member_mask_operand, value_at
 from gemmgen.emulator.lane_state import EXITED
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, BankedSpace, Observer, Region, Space, Spaces, verb
-from gemmgen.emulator.program_properties import mentions
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register, Vector, registers_of
 
 if TYPE_CHECKING:
@@ -462,7 +461,7 @@ class HazardDetector(Observer):
         destination = site.instruction.operands[0] if site.access.kind == "load" and site.instruction.operands else None
         if not isinstance(destination, Vector) or site.instruction.opcode not in ("ld", "ldu"):
             return np.arange(len(granules))
-        used = [any(mentions(self.program)[register.name] > 1 for register in registers_of(e)) for e in destination.elements]
+        used = [any(register.name not in self.program.mentioned_once for register in registers_of(e)) for e in destination.elements]
         element = granules * granule % site.access.width // site.access.element_bytes
         return np.flatnonzero(np.array(used)[element])
 

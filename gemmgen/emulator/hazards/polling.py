@@ -5,10 +5,9 @@ Such a load may see an unordered write, now or on a later turn. For any other lo
 
 from __future__ import annotations
 
-from gemmgen.emulator.hazards.undefined import results_of, sources_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.program_properties import of_program
-from gemmgen.emulator.ptx.syntax import Instruction, registers_of
+from gemmgen.emulator.ptx.syntax import Instruction, registers_of, sources_of, written_by
 
 
 class Polling:
@@ -28,7 +27,7 @@ class Polling:
             before = len(deciding)
             for block in self._loops:
                 for inst in block.body:
-                    if not deciding.isdisjoint(results_of(inst)):
+                    if not deciding.isdisjoint(written_by(inst)):
                         deciding.update(register.name for operand in sources_of(inst) for register in registers_of(operand))
                         if inst.guard is not None:
                             deciding.add(inst.guard.name)
@@ -37,7 +36,7 @@ class Polling:
 
     def waits_with(self, load: Instruction) -> bool:
         """True if the loaded value decides on another iteration of its loop."""
-        if self._deciding.isdisjoint(results_of(load)):
+        if self._deciding.isdisjoint(written_by(load)):
             return False
         return any(inst is load for block in self._loops for inst in block.body)
 

@@ -12,36 +12,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from gemmgen.emulator.binding import Binder
-from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import Terminator
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, shuffle_sources
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.program_properties import of_program
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Integer, Negated, Operand, Register, Vector, registers_of
+from gemmgen.emulator.ptx.syntax import (
+    TYPE_BYTES,
+    Address,
+    Instruction,
+    Integer,
+    Negated,
+    Operand,
+    Register,
+    Vector,
+    registers_of,
+    sources_of,
+    written_by,
+)
 from gemmgen.emulator.registers import RegisterFile
 
-_NO_RESULT = {
-    "st",
-    "sust",
-    "red",
-    "cp",
-    "bra",
-    "brx",
-    "ret",
-    "exit",
-    "trap",
-    "membar",
-    "fence",
-    "nanosleep",
-    "stmatrix",
-    "prefetch",
-    "prefetchu",
-    "griddepcontrol",
-    "setmaxnreg",
-    "pmevent",
-}
 PRMT_MODES = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 _EXCHANGES = {"shfl", "vote", "match", "redux", "elect", "mma", "ldmatrix", "movmatrix", "wmma", "wgmma"}
 
@@ -49,31 +40,11 @@ Report = Callable[[Instruction, Lanes, str, str, Instruction | None], None]
 """`report(instruction, lanes, register, use, None)`: lanes use a register that holds no value."""
 
 
-def results_of(inst: Instruction) -> tuple[str, ...]:
-    """The registers that an instruction writes."""
-    if not inst.operands or inst.opcode in _NO_RESULT or isinstance(inst.operands[0], Address):
-        return ()
-    if (inst.opcode in ("bar", "barrier") and not inst.has("red")) or inst.modifiers[:1] == ("dealloc",):
-        return ()
-    return tuple(register.name for register in registers_of(inst.operands[0]))
-
-
-def sources_of(inst: Instruction) -> tuple[Operand, ...]:
-    """The operands that an instruction reads."""
-    return inst.operands[1:] if results_of(inst) else inst.operands
-
-
-def _instructions(block: BasicBlock) -> Iterator[Instruction]:
-    yield from block.body
-    if block.terminator is not None:
-        yield block.terminator
-
-
 def _accumulators_of(inst: Instruction) -> tuple[str, ...]:
     """The registers that a wgmma reads as well as writes, unless its scale-d says that it never does."""
     if inst.opcode != "wgmma" or not inst.has("mma_async") or _scale_d(inst) == Integer(0):
         return ()
-    return results_of(inst)
+    return written_by(inst)
 
 
 def _scale_d(inst: Instruction) -> Operand:
@@ -106,8 +77,8 @@ def tainted_by(program: Program, registers: Iterable[str]) -> frozenset[str]:
         grew = False
         for block in program.blocks:
             for inst in block.body:
-                if any(name in tainted for name in _read_registers(inst)) and not tainted.issuperset(results_of(inst)):
-                    tainted.update(results_of(inst))
+                if any(name in tainted for name in _read_registers(inst)) and not tainted.issuperset(written_by(inst)):
+                    tainted.update(written_by(inst))
                     grew = True
     return frozenset(tainted)
 
@@ -119,9 +90,9 @@ def _not_definitely_assigned(program: Program) -> set[str]:
     everything = (1 << len(numbers)) - 1
     writes = [0] * len(blocks)
     for block in blocks:
-        for inst in _instructions(block):
+        for inst in block.instructions:
             if inst.guard is None:
-                for name in results_of(inst):
+                for name in written_by(inst):
                     writes[block.index] |= numbers[name]
     at_entry = [everything] * len(blocks)
     if blocks:
@@ -131,7 +102,7 @@ def _not_definitely_assigned(program: Program) -> set[str]:
     while work:
         index = work.pop()
         after = at_entry[index] | writes[index]
-        for successor in _successors(blocks[index], len(blocks)):
+        for successor in blocks[index].successors:
             known = at_entry[successor] & after
             if known != at_entry[successor] or successor not in reached:
                 reached.add(successor)
@@ -140,23 +111,17 @@ def _not_definitely_assigned(program: Program) -> set[str]:
     suspects: set[str] = set()
     for index in reached:
         assigned = at_entry[index]
-        for inst in _instructions(blocks[index]):
+        for inst in blocks[index].instructions:
             suspects.update(name for name in _read_registers(inst) if not assigned & numbers[name])
             if inst.guard is None:
-                for name in results_of(inst):
+                for name in written_by(inst):
                     assigned |= numbers[name]
     return suspects
 
 
-def _successors(block: BasicBlock, count: int) -> list[int]:
-    inst = block.terminator
-    ends = inst is not None and inst.guard is None and inst.opcode in ("bra", "brx", "ret", "exit", "trap")
-    return [*block.targets, *([] if ends or block.index + 1 >= count else [block.index + 1])]
-
-
 def _loaded(program: Program) -> set[str]:
     return {
-        name for block in program.blocks for inst in block.body if inst.opcode in ("ld", "ldu", "ldmatrix") for name in results_of(inst)
+        name for block in program.blocks for inst in block.body if inst.opcode in ("ld", "ldu", "ldmatrix") for name in written_by(inst)
     }
 
 
@@ -208,7 +173,7 @@ class UndefinedRegisters:
 
     def follow_shuffles(self, program: Program, binder: Binder, shuffle: Instruction | None = None) -> None:
         """From here on the results of shuffles, and values computed from them, are followed as well."""
-        results = {name for block in program.blocks for inst in block.body if inst.opcode == "shfl" for name in results_of(inst)}
+        results = {name for block in program.blocks for inst in block.body if inst.opcode == "shfl" for name in written_by(inst)}
         for name in tainted_by(program, results):
             if name not in self.bits:
                 self.bits[name] = np.zeros(len(self.everyone), np.bool_)
@@ -252,7 +217,7 @@ class UndefinedRegisters:
 
     def _step(self, inst: Instruction) -> Callable[[Lanes], None] | None:
         """Effect of an instruction on the bits; None if it meets no followed register."""
-        results = [self.bits[name] for name in results_of(inst) if name in self.bits]
+        results = [self.bits[name] for name in written_by(inst) if name in self.bits]
         sources = [name for name in dict.fromkeys(self._value_sources(inst)) if name in self.bits]
         decisive = [(name, use) for name, use in self._decisive(inst) if name in self.bits]
         if not (results or decisive or (inst.guard is not None and inst.guard.name in self.bits)):
@@ -265,7 +230,7 @@ class UndefinedRegisters:
         accumulates = self._accumulates(inst) if accumulators else None
         choice = self._shuffled(inst) if inst.opcode == "shfl" else self._choice(inst)
         packed, taken_apart = self._packed(inst), self._taken_apart(inst)
-        names = [name for name in results_of(inst) if name in self.bits]
+        names = [name for name in written_by(inst) if name in self.bits]
 
         def step(lanes: Lanes) -> None:
             if guard_row is not None and guard is not None:
@@ -323,7 +288,7 @@ class UndefinedRegisters:
 
     def _kept_bytes(self, inst: Instruction, chosen: Callable[[Lanes], np.ndarray]) -> Callable[[Lanes], None] | None:
         """Keeps the bits of the four bytes that a prmt chooses."""
-        (name,) = results_of(inst)
+        (name,) = written_by(inst)
         if name not in self.bits:
             return None
         parts = self.parts.setdefault(name, np.repeat(self.bits[name][None], 4, axis=0))

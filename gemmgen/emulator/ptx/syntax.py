@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -209,6 +209,44 @@ def registers_of(operand: Operand) -> Iterator[Register]:
                 yield from registers_of(element)
         case _:
             return
+
+
+_WITHOUT_RESULTS = frozenset(
+    (
+        *("st", "sust", "red", "cp", "stmatrix", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "nanosleep"),
+        *("prefetch", "prefetchu", "griddepcontrol", "setmaxnreg", "pmevent"),
+    )
+)
+"""Opcodes whose first operand is not written."""
+
+
+def written(inst: Instruction) -> tuple[Register, ...]:
+    """The registers that an instruction may write: all if its guard holds."""
+    if not inst.operands or inst.opcode in _WITHOUT_RESULTS or isinstance(inst.operands[0], Address):
+        return ()
+    if (inst.opcode in ("bar", "barrier") and not inst.has("red")) or inst.modifiers[:1] == ("dealloc",):
+        return ()
+    target = inst.operands[0]
+    return (target,) if isinstance(target, Register) else tuple(registers_of(target))
+
+
+def written_by(inst: Instruction) -> tuple[str, ...]:
+    """Names of the registers that an instruction may write."""
+    return tuple([register.name for register in written(inst)])
+
+
+def writers_of(instructions: Iterable[Instruction]) -> dict[str, list[Instruction]]:
+    """The instructions that may write each register, by its name."""
+    writers: dict[str, list[Instruction]] = {}
+    for inst in instructions:
+        for name in written_by(inst):
+            writers.setdefault(name, []).append(inst)
+    return writers
+
+
+def sources_of(inst: Instruction) -> tuple[Operand, ...]:
+    """The operands that an instruction reads."""
+    return inst.operands[1:] if written(inst) else inst.operands
 
 
 def source_registers(inst: Instruction) -> list[str]:

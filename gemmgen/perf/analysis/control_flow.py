@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gemmgen.core.graphs import cycles, reached
 from gemmgen.toolchain.sass import Instruction
 
 _JUMPS = ("BRA", "JMP")
@@ -48,8 +49,7 @@ def find_loops(function: Sequence[Instruction]) -> list[Loop]:
     blocks = [range(start, end) for start, end in zip(starts, [*starts[1:], len(function)], strict=True)]
     edges = _edges(function, blocks)
     roots = [block for block, span in enumerate(blocks) if block == 0 or _is_subroutine(function[span[0]])]
-    reachable = _reach(edges, roots)
-    return _loops_within(function, blocks, edges, reachable, depth=1)
+    return _loops_within(function, blocks, edges, set(reached(roots, edges.__getitem__)), depth=1)
 
 
 def successors(body: Sequence[Instruction]) -> list[list[int]]:
@@ -106,24 +106,11 @@ def _edges(function: Sequence[Instruction], blocks: Sequence[range]) -> list[lis
     return edges
 
 
-def _reach(edges: Sequence[Sequence[int]], roots: Sequence[int]) -> set[int]:
-    reached = set(roots)
-    waiting = list(roots)
-    while waiting:
-        for follower in edges[waiting.pop()]:
-            if follower not in reached:
-                reached.add(follower)
-                waiting.append(follower)
-    return reached
-
-
 def _loops_within(
     function: Sequence[Instruction], blocks: Sequence[range], edges: Sequence[Sequence[int]], among: set[int], depth: int
 ) -> list[Loop]:
     loops = []
-    for component in _components(edges, among):
-        if len(component) == 1 and component[0] not in edges[component[0]]:
-            continue
+    for component in map(sorted, cycles(sorted(among), lambda block: [after for after in edges[block] if after in among])):
         entry = _entry(edges, among, component)
         inner = _loops_within(function, blocks, edges, set(component) - {entry}, depth + 1)
         whole = tuple(function[index] for block in component for index in blocks[block])
@@ -138,40 +125,3 @@ def _entry(edges: Sequence[Sequence[int]], among: set[int], component: Sequence[
     inside = set(component)
     entered = {follower for block in among - inside for follower in edges[block] if follower in inside}
     return min(entered or inside)
-
-
-def _components(edges: Sequence[Sequence[int]], among: set[int]) -> list[list[int]]:
-    """The strongly connected components of the blocks ``among``, each in order (Tarjan 1972, without recursion)."""
-    order: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    components: list[list[int]] = []
-    for root in sorted(among):
-        if root in order:
-            continue
-        path = [(root, iter([follower for follower in edges[root] if follower in among]))]
-        order[root] = low[root] = len(order)
-        stack.append(root)
-        on_stack.add(root)
-        while path:
-            block, followers = path[-1]
-            for follower in followers:
-                if follower not in order:
-                    order[follower] = low[follower] = len(order)
-                    stack.append(follower)
-                    on_stack.add(follower)
-                    path.append((follower, iter([after for after in edges[follower] if after in among])))
-                    break
-                if follower in on_stack:
-                    low[block] = min(low[block], order[follower])
-            else:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[block])
-                if low[block] == order[block]:
-                    component = stack[stack.index(block) :]
-                    del stack[stack.index(block) :]
-                    on_stack -= set(component)
-                    components.append(sorted(component))
-    return components
