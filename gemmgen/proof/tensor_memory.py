@@ -623,7 +623,7 @@ class TensorRings(Ring):
 
     def _access(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
         """Loads of the address of the columns, after the block has met; other accesses as in other kernels with a ring."""
-        if instruction.opcode == "ld" and instruction.has("shared") and values.of(instruction.operands[1]) == self.address_at:
+        if _loads_word(instruction) and values.of(instruction.operands[1]) == self.address_at:
             self._ring(instruction, state.started, "the address of the columns is read before the block has met")
             return state
         return super()._access(state, role, instruction, threads, values)
@@ -681,8 +681,7 @@ class TensorRunner(Runner):
 
     def _loaded(self, instruction: Instruction, values: Values) -> Content | None:
         """The address of the columns; nothing is known of other loads."""
-        shared = instruction.opcode == "ld" and instruction.has("shared") and instruction.type in ("u32", "b32", "s32")
-        at = values.of(instruction.operands[1]) if shared and len(written(instruction)) == 1 else None
+        at = values.of(instruction.operands[1]) if _loads_word(instruction) else None
         return BASE if at is not None and at == self.monitor.address_at else None
 
     def _met(self, roles: tuple[Role, ...], facts: Facts) -> tuple[Role, ...] | None:
@@ -706,6 +705,13 @@ class TensorRunner(Runner):
                 merged[name] = tuple(columns[place][number] for number, place in enumerate(here))
         state = self.monitor.met(roles)
         return (Role(everyone, roles[0].block, roles[0].place, tuple(sorted(merged.items())), state),)
+
+
+def _loads_word(instruction: Instruction) -> bool:
+    """True for a load of one number of 32 bits from shared memory, as the address of the columns is."""
+    if instruction.opcode != "ld" or not instruction.has("shared"):
+        return False
+    return isinstance(instruction.operands[0], Register) and instruction.type in ("u32", "b32", "s32")
 
 
 def _settled(state: TensorState) -> TensorState:

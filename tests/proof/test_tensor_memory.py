@@ -227,3 +227,16 @@ def test_products_of_two_shapes_do_not_write_the_same_sums() -> None:
     )
     reasons = followed(ptx.replace(product, f"{product}\n{anew}")).reasons
     assert any("two shapes" in each for each in reasons["races"])
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_wider_load_at_the_address_of_the_columns_is_not_proved(count: int) -> None:
+    found = re.search(r"ld\.volatile\.shared\.u32\s+%r\d+, (\[[^\]]*\]);", ptx := kernel()[1])
+    assert found is not None
+    wider = f"ld.shared.v{count}.f32 {{{', '.join(f'%f{register}' for register in range(1, count + 1))}}}, {found[1]};"
+    try:
+        reasons = followed(ptx.replace(found[0], f"{found[0]}\n{wider}")).reasons
+    except Unliftable as error:
+        assert "outside of shared memory" in str(error)
+        return
+    assert reasons["initialised"]
