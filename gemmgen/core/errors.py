@@ -45,6 +45,10 @@ class GemmgenError(Exception):
     exit_code = 2
 
 
+class TimeIsUp(GemmgenError):
+    """A kernel did not end in the time that it was given."""
+
+
 class SpecError(GemmgenError):
     """A spec could not be read: missing file, malformed YAML, unknown field or wrong value."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gemmgen.core.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError, TimeIsUp
 from gemmgen.sanitizer.arguments import KernelArgument
 from gemmgen.sanitizer.launches import Launch, Run, Settings, run_launches
 from gemmgen.sanitizer.source import KernelCode, UnusableInput
@@ -68,10 +68,12 @@ def compare_over_field(
     settings: Settings,
     other: Other | Mapping[str, str],
     bits: int = 29,
+    on_run: Callable[[str], None] = lambda name: None,
 ) -> FieldAnswer:
     """Runs a kernel and its counterpart on the same residues as often as it takes for a miss below 2 to the minus ``bits``.
 
-    ``other`` is a second kernel or, by the names of arrays, expressions for their final values. Raises ``UnusableInput``.
+    ``other`` is a second kernel or, by the names of arrays, expressions for their final values. ``on_run`` is told the name of the code
+    before each run. Raises ``UnusableInput``.
     """
     types = {array.type for argument in given.values() for _, array in argument.arrays("")} & FLOATS.keys()
     if not types:
@@ -93,10 +95,12 @@ def compare_over_field(
     runs = max(1, math.ceil(bits / per_run))
     for seed in range(runs):
         arguments = {name: _drawn(name, argument, seed) for name, argument in given.items()}
+        on_run(code.name)
         first = _run(code, launches, arguments, symbols, settings, first=seed == 0)
         if isinstance(first, FieldAnswer):
             return first
         if isinstance(other, Other):
+            on_run(other.code.name)
             second = _run(other.code, other.launches, arguments, symbols, settings, first=seed == 0)
             if isinstance(second, FieldAnswer):
                 return second
@@ -106,7 +110,7 @@ def compare_over_field(
         for name, array in first.arrays().items():
             if name in wanted and (difference := _difference(name, array, wanted[name][1])):
                 return FieldAnswer("different", difference)
-    if doubt := _differs_on_numbers(code, launches, given, symbols, settings, other):
+    if doubt := _differs_on_numbers(code, launches, given, symbols, settings, other, on_run):
         return FieldAnswer("not claimed", doubt)
     times = f"{runs} run{'s' * (runs > 1)}"
     return FieldAnswer("same", f"the same function, wrong with probability below 2^-{math.floor(per_run * runs)} ({times})")
@@ -119,6 +123,7 @@ def _differs_on_numbers(
     symbols: Mapping[str, Any],
     settings: Settings,
     other: Other | Mapping[str, str],
+    on_run: Callable[[str], None],
 ) -> str:
     """The first result that differs by far more than roundings for ordinary numbers, or for numbers of many sizes; empty if none does.
 
@@ -131,14 +136,16 @@ def _differs_on_numbers(
     for wide in range(1 + WIDE_RUNS):
         numbers = {name: _real(name, argument, wide) for name, argument in given.items()}
         try:
+            on_run(code.name)
             first = run_launches(code, launches, numbers, symbols, None, own).arrays()
             if isinstance(other, Other):
+                on_run(other.code.name)
                 second = run_launches(other.code, other.launches, numbers, symbols, None, own).arrays()
                 wanted = {name: _numbers(array) for name, array in second.items()}
             else:
                 with np.errstate(all="ignore"):
                     wanted = {name: evaluate(text, numbers, over_field=False).reshape(-1) for name, text in other.items()}
-        except UnusableInput:
+        except (UnusableInput, TimeIsUp):
             raise
         except GemmgenError as error:
             return str(error).splitlines()[0]
@@ -217,7 +224,7 @@ def _run(
     own = replace(settings, counters=False, arithmetic=FIELD, observers=(loads,) if first else ())
     try:
         run = run_launches(code, launches, arguments, symbols, None, own)
-    except UnusableInput:
+    except (UnusableInput, TimeIsUp):
         raise
     except GemmgenError as error:
         return FieldAnswer("not claimed", str(error).splitlines()[0])

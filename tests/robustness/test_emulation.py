@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from gemmgen.cli import cli
 from gemmgen.emulator import BadLaunch
 from gemmgen.emulator.launch import LOCAL_LIMIT, MEMORY_LIMIT, check_memory
+from gemmgen.sanitizer import launches
+from gemmgen.sanitizer.source import KernelCode
 
 from .test_budget import SECONDS, budget
 
@@ -133,8 +135,36 @@ def test_a_grid_that_takes_months_is_refused(kernel: str) -> None:
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_launch_is_given_up_after_its_time(kernel: str, jobs: str) -> None:
     result = run("emulate", kernel, "--grid", "2000000", *LAUNCH[2:], "--jobs", jobs, "--seconds", "2")
-    assert (result.exit_code, "had not come to its end after 2 s (--seconds)" in result.output) == (2, True)
+    assert (result.exit_code, "had not come to its end after 2 s; --seconds S allows S seconds" in result.output) == (2, True)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+ENDLESS = """extern "C" __global__ void f(const float* x, float* y, int n) {
+    float v = x[threadIdx.x]; int i = 0;
+    while (v < 1e30f) v = v * 0.5f + x[threadIdx.x & ++i & 31] * 0.25f;
+    y[threadIdx.x] = v;
+}"""
+
+
+def test_a_loop_without_end_is_given_up_without_being_asked(tmp_path: Path) -> None:
+    (tmp_path / "endless.cu").write_text(ENDLESS)
+    assert "[default: 120" in run("emulate", "--help").output
+    defaults = {"emulate": {"seconds": 1}}
+    result = CliRunner().invoke(cli, ["emulate", str(tmp_path / "endless.cu"), *LAUNCH], default_map=defaults)
+    assert (result.exit_code, "endless.cu had not come to its end after 1 s; --seconds S allows S seconds" in result.output) == (2, True)
+
+
+def test_the_second_kernel_of_a_comparison_is_named_if_it_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_launches(code: KernelCode, *arguments: Any, **more: Any) -> launches.Run:
+        if code.name.endswith("second.cu"):
+            signal.raise_signal(signal.SIGALRM)
+        return launches.run_launches(code, *arguments, **more)
+
+    monkeypatch.setattr("gemmgen.sanitizer.field.run_launches", run_launches)
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.cu").write_text(ENDLESS.replace("while (v < 1e30f)", ""))
+    result = run("emulate", str(tmp_path / "first.cu"), *LAUNCH, "--field", str(tmp_path / "second.cu"))
+    assert (result.exit_code, "second.cu had not come to its end after 120 s" in result.output) == (2, True), result.output
 
 
 def test_an_array_file_larger_than_memory_is_refused(kernel: str, tmp_path: Path) -> None:

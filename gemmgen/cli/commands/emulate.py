@@ -6,6 +6,7 @@ import io
 import re
 import signal
 import textwrap
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from gemmgen.cli.emulation_progress import EmulationProgress
 from gemmgen.cli.options import Number, complete_architecture, json_option, parse_dimensions, usable_processors
 from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
-from gemmgen.core.errors import GemmgenError
+from gemmgen.core.errors import TimeIsUp
 from gemmgen.core.text import printable
 from gemmgen.sanitizer.arguments import KernelArgument, argument_of, has_parts, parse_argument
 from gemmgen.sanitizer.findings import Finding, findings_report
@@ -38,16 +39,22 @@ if TYPE_CHECKING:
 _SHORT_SECONDS = 5.0
 MAX_SCHEDULES = 1_000_000
 """Random interleavings of one command."""
+DEFAULT_SECONDS = 120
+"""Time of one command: a loop without end takes this long if its registers change with every turn."""
 SHOWN_ELEMENTS = 16
 """Default number of elements that --print shows."""
 
 
 @contextmanager
-def _time_limit(file: Path, seconds: float) -> Iterator[None]:
-    """Raises ``GemmgenError`` in the body after so many seconds, and again every second, so that no handler on the way keeps it."""
+def _time_limit(running: Sequence[str], seconds: float) -> Iterator[None]:
+    """Raises ``TimeIsUp`` in the body after so many seconds, and again every second, so that no handler on the way keeps it. The last of
+    ``running`` is the kernel's file. Signals reach the main thread alone, so that others have no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def end(*_: object) -> None:
-        raise GemmgenError(f"{file} had not come to its end after {seconds:g} s (--seconds)")
+        raise TimeIsUp(f"{running[-1]} had not come to its end after {seconds:g} s; --seconds S allows S seconds")
 
     before = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
@@ -159,8 +166,10 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
 @click.option(
     "--seconds",
     type=Number(0.1, 1e6),
+    default=DEFAULT_SECONDS,
+    show_default=True,
     metavar="S",
-    help="Give up after S seconds, with exit code 2: for untrusted kernels, and in continuous integration.  [default: no limit]",
+    help="Give up after S seconds, with exit code 2.",
 )
 @click.option("--progress", "always_progress", is_flag=True, help="Report progress on standard error even if it is not a terminal.")
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
@@ -229,7 +238,7 @@ def command(
     schedules: int,
     seed: int,
     jobs: int | None,
-    seconds: float | None,
+    seconds: float,
     always_progress: bool,
     strict: bool,
     no_hazards: bool,
@@ -262,8 +271,8 @@ def command(
     gemmgen emulate saxpy.cu --grid 4 --block 256 \\
         --arg i32=1000 --arg f32=2.5 --arg 'f32[1000]=random' --arg 'f32[1000]=zeros' --print 3:8
     """
-    if seconds is not None:
-        context.with_resource(_time_limit(file, seconds))
+    running = [str(file)]
+    context.with_resource(_time_limit(running, seconds))
     options = CompileOptions(
         architecture, tuple(include_directories), tuple(definitions), tuple(compiler_options), debug, compiler=compiler
     )
@@ -333,7 +342,7 @@ def command(
         from gemmgen.sanitizer.field import compare_over_field
 
         other = _field_other(field, launches, options, field_grid, field_block, names)
-        answer = compare_over_field(code, launches, given, symbols, replace(settings, progress=None), other)
+        answer = compare_over_field(code, launches, given, symbols, replace(settings, progress=None), other, on_run=running.append)
         if answer.outcome == "different":
             told = f"over a finite field: {answer.text}"
             findings.insert(0, Finding("wrong-result", "wrong result", "error", told, (), None, 1, told))
