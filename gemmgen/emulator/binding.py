@@ -256,6 +256,13 @@ class Binder:
 
         return Operation(full, some)
 
+    def computed(self, inst: Instruction, compute: Compute, result: str, *types: str) -> Operation:
+        """The first operand, of type ``result``, becomes ``compute`` of the others: all of one type, or of as many types."""
+        operands = inst.operands[1:]
+        kinds = types * len(operands) if len(types) == 1 else types
+        sources = [self.source(inst, operand, kind) for operand, kind in zip(operands, kinds, strict=True)]
+        return self.gathered([self.target(inst, inst.operands[0], result)], compute, sources)
+
     def guarded(self, inst: Instruction, operation: Operation) -> Operation:
         """The operation for those lanes only whose guard holds."""
         if inst.guard is None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gemmgen.core.graphs import live
+from gemmgen.core.graphs import live_at_entry
 from gemmgen.emulator import native
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.errors import EmulatorError
@@ -783,7 +783,7 @@ def _live_registers(program: Program) -> list[frozenset[str]]:
             gone |= written
         reads.append(needed)
         overwrites.append(gone)
-    before = live([block.successors for block in blocks], reads, overwrites)
+    before = live_at_entry([block.successors for block in blocks], reads, overwrites)
     return [frozenset[str]().union(*(before[other] for other in block.successors)) for block in blocks]
 
 

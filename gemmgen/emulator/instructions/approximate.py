@@ -71,4 +71,4 @@ def approximate(inst: Instruction, binder: Binder) -> Operation:
         return narrow.view(np.uint32) if TYPE_BYTES[type_name] == 4 else narrow
 
     raw = "b32" if TYPE_BYTES[type_name] == 4 else "b16"
-    return binder.gathered([binder.target(inst, inst.operands[0], raw)], halves, [binder.source(inst, inst.operands[1], raw)])
+    return binder.computed(inst, halves, raw, raw)

@@ -33,8 +33,7 @@ def not_(inst: Instruction, binder: Binder) -> Operation:
 @instruction("cnot")
 def cnot(inst: Instruction, binder: Binder) -> Operation:
     """1 where the source is 0, else 0."""
-    target = binder.target(inst, inst.operands[0], inst.type)
-    return binder.gathered([target], lambda value: value == 0, [binder.source(inst, inst.operands[1], inst.type)])
+    return binder.computed(inst, lambda value: value == 0, inst.type, inst.type)
 
 
 @lru_cache(maxsize=256)
@@ -115,8 +114,7 @@ def szext(inst: Instruction, binder: Binder) -> Operation:
             shifted = np.where((bits > 0) & (top > 0), shifted | ~ones, shifted)
         return shifted.astype(np.uint32)
 
-    target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered([target], compute, [binder.source(inst, operand, "u32") for operand in inst.operands[1:]])
+    return binder.computed(inst, compute, "b32", "u32")
 
 
 def _shift_compute(opcode: str, dtype: type[np.generic]) -> Callable[[Source, Source], Source]:
@@ -162,8 +160,7 @@ def funnel_shift(inst: Instruction, binder: Binder) -> Operation:
             return ((whole << count.astype(np.uint64)) >> word).astype(np.uint32)
         return (whole >> count.astype(np.uint64)).astype(np.uint32)
 
-    target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered([target], compute, [binder.source(inst, o, "u32") for o in inst.operands[1:]])
+    return binder.computed(inst, compute, "b32", "u32")
 
 
 def permute_bytes(a: Source, b: Source, selector: Source, mode: str | None) -> Source:
@@ -230,9 +227,7 @@ def prmt(inst: Instruction, binder: Binder) -> Operation:
     if mode is None and isinstance(inst.operands[3], Integer):
         permutation = constant_permutation(inst.operands[3].value)
         return binder.gathered([target], permutation, [binder.source(inst, o, "u32") for o in inst.operands[1:3]])
-    return binder.gathered(
-        [target], lambda a, b, c: permute_bytes(a, b, c, mode), [binder.source(inst, o, "u32") for o in inst.operands[1:]]
-    )
+    return binder.computed(inst, lambda a, b, c: permute_bytes(a, b, c, mode), "b32", "u32")
 
 
 def _field(number: Source, bits: int) -> Source:
@@ -262,10 +257,7 @@ def bfe(inst: Instruction, binder: Binder) -> Operation:
         mask = np.where(full, ~unsigned(0), (one << np.where(full, unsigned(0), available)) - one)
         return np.where(sign != 0, (shifted & mask) | ~mask, shifted & mask).astype(unsigned).view(dtype)
 
-    target = binder.target(inst, inst.operands[0], type_name)
-    types = (type_name, "u32", "u32")
-    sources = [binder.source(inst, o, t) for o, t in zip(inst.operands[1:], types, strict=True)]
-    return binder.gathered([target], compute, sources)
+    return binder.computed(inst, compute, type_name, type_name, "u32", "u32")
 
 
 @instruction("bfi")
@@ -287,10 +279,7 @@ def bfi(inst: Instruction, binder: Binder) -> Operation:
         mask = np.where(inside, ones << safe, zero)
         return (value & ~mask) | ((field << safe) & mask)
 
-    target = binder.target(inst, inst.operands[0], type_name)
-    types = (type_name, type_name, "u32", "u32")
-    sources = [binder.source(inst, o, t) for o, t in zip(inst.operands[1:], types, strict=True)]
-    return binder.gathered([target], compute, sources)
+    return binder.computed(inst, compute, type_name, type_name, type_name, "u32", "u32")
 
 
 @instruction("bmsk")
@@ -307,8 +296,7 @@ def bmsk(inst: Instruction, binder: Binder) -> Operation:
         one = np.uint64(1)
         return (((one << count) - one) << first).astype(np.uint32)
 
-    target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered([target], compute, [binder.source(inst, o, "u32") for o in inst.operands[1:]])
+    return binder.computed(inst, compute, "b32", "u32")
 
 
 def leading_bit(value: Source) -> Source:
@@ -350,15 +338,13 @@ def bfind(inst: Instruction, binder: Binder) -> Operation:
             position = np.where(position >= 0, bits - 1 - position, position)
         return position.astype(np.int32).view(np.uint32)
 
-    target = binder.target(inst, inst.operands[0], "u32")
-    return binder.gathered([target], compute, [binder.source(inst, inst.operands[1], type_name)])
+    return binder.computed(inst, compute, "u32", type_name)
 
 
 @instruction("popc")
 def popc(inst: Instruction, binder: Binder) -> Operation:
     """The number of ones."""
-    target = binder.target(inst, inst.operands[0], "u32")
-    return binder.gathered([target], np.bitwise_count, [binder.source(inst, inst.operands[1], inst.type)])
+    return binder.computed(inst, np.bitwise_count, "u32", inst.type)
 
 
 def reverse_bits(value: Source) -> Source:
@@ -372,8 +358,7 @@ def reverse_bits(value: Source) -> Source:
 @instruction("brev")
 def brev(inst: Instruction, binder: Binder) -> Operation:
     """Bits in reverse order."""
-    target = binder.target(inst, inst.operands[0], inst.type)
-    return binder.gathered([target], reverse_bits, [binder.source(inst, inst.operands[1], inst.type)])
+    return binder.computed(inst, reverse_bits, inst.type, inst.type)
 
 
 @instruction("fns")
@@ -400,6 +385,4 @@ def fns(inst: Instruction, binder: Binder) -> Operation:
         values = [one(int(m), int(b) & 31, int(o)) for m, b, o in zip(masks.flat, bases.flat, offsets.flat, strict=True)]
         return np.array(values, np.uint32)
 
-    target = binder.target(inst, inst.operands[0], "b32")
-    types = ("u32", "u32", "s32")
-    return binder.gathered([target], compute, [binder.source(inst, o, t) for o, t in zip(inst.operands[1:], types, strict=True)])
+    return binder.computed(inst, compute, "b32", "u32", "u32", "s32")

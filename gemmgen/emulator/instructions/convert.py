@@ -75,8 +75,7 @@ def _to_tf32(inst: Instruction, binder: Binder) -> Operation:
             rounded = np.where(np.signbit(value) & ~np.isnan(value), np.uint32(0), rounded)
         return rounded
 
-    target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered([target], compute, [binder.source(inst, inst.operands[1], "f32")])
+    return binder.computed(inst, compute, "b32", "f32")
 
 
 def _to_packed(inst: Instruction, binder: Binder, to: str) -> Operation:

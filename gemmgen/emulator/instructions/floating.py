@@ -107,15 +107,14 @@ def arithmetic_f32(inst: Instruction, binder: Binder) -> Operation:
         exact = lambda a, b: ieee.add_f32(a, b, mode)  # noqa: E731
     else:
         exact = lambda a, b: ieee.add_f32(a, -np.asarray(b), mode)  # noqa: E731
-    return binder.gathered([target], finish_f32(inst, exact), _sources(inst, binder))
+    return binder.computed(inst, finish_f32(inst, exact), "f32", inst.type)
 
 
 @instruction("fma", "mad", when=is_f32)
 def fma_f32(inst: Instruction, binder: Binder) -> Operation:
     """A single fused multiply-add; runs of them are grouped before they get here."""
-    target = binder.target(inst, inst.operands[0], "f32")
     mode = rounding(inst)
-    return binder.gathered([target], finish_f32(inst, lambda a, b, c: ieee.fma_f32(a, b, c, mode)), _sources(inst, binder))
+    return binder.computed(inst, finish_f32(inst, lambda a, b, c: ieee.fma_f32(a, b, c, mode)), "f32", inst.type)
 
 
 @instruction("add", "sub", "fma", when=is_mixed)
@@ -143,25 +142,22 @@ def mixed(inst: Instruction, binder: Binder) -> Operation:
 @instruction("div", when=is_f32)
 def div_f32(inst: Instruction, binder: Binder) -> Operation:
     """.rn and the directed modes are exact; .full and .approx (2 ulp on the GPU) give the correctly rounded quotient."""
-    target = binder.target(inst, inst.operands[0], "f32")
     mode = rounding(inst)
-    return binder.gathered([target], finish_f32(inst, lambda a, b: ieee.div_f32(a, b, mode)), _sources(inst, binder))
+    return binder.computed(inst, finish_f32(inst, lambda a, b: ieee.div_f32(a, b, mode)), "f32", inst.type)
 
 
 @instruction("rcp", when=is_f32)
 def rcp_f32(inst: Instruction, binder: Binder) -> Operation:
     """.approx (1 ulp on the GPU) gives the correctly rounded reciprocal."""
-    target = binder.target(inst, inst.operands[0], "f32")
     mode, one = rounding(inst), np.float32(1)
-    return binder.gathered([target], finish_f32(inst, lambda a: ieee.div_f32(one, a, mode)), _sources(inst, binder))
+    return binder.computed(inst, finish_f32(inst, lambda a: ieee.div_f32(one, a, mode)), "f32", inst.type)
 
 
 @instruction("sqrt", when=is_f32)
 def sqrt_f32(inst: Instruction, binder: Binder) -> Operation:
     """.approx (1 ulp on the GPU) gives the correctly rounded root."""
-    target = binder.target(inst, inst.operands[0], "f32")
     mode = rounding(inst)
-    return binder.gathered([target], finish_f32(inst, lambda a: ieee.sqrt_f32(a, mode)), _sources(inst, binder))
+    return binder.computed(inst, finish_f32(inst, lambda a: ieee.sqrt_f32(a, mode)), "f32", inst.type)
 
 
 @instruction("add", "sub", "mul", "div", when=is_f64)
@@ -173,22 +169,20 @@ def arithmetic_f64(inst: Instruction, binder: Binder) -> Operation:
     if mode == "rn":
         return binder.elementwise(target, ufunc if inst.opcode == "div" else _fast_f64(ufunc), _sources(inst, binder))
     if inst.opcode == "sub":
-        return binder.gathered([target], lambda a, b: ieee.directed_f64("add", a, ieee.negated(b), mode), _sources(inst, binder))
-    return binder.gathered([target], lambda a, b: ieee.directed_f64(inst.opcode, a, b, mode), _sources(inst, binder))
+        return binder.computed(inst, lambda a, b: ieee.directed_f64("add", a, ieee.negated(b), mode), "f64", inst.type)
+    return binder.computed(inst, lambda a, b: ieee.directed_f64(inst.opcode, a, b, mode), "f64", inst.type)
 
 
 @instruction("fma", "mad", when=is_f64)
 def fma_f64(inst: Instruction, binder: Binder) -> Operation:
     """Fused multiply-add, rounded once."""
-    target = binder.target(inst, inst.operands[0], "f64")
     mode = rounding(inst)
-    return binder.gathered([target], lambda a, b, c: ieee.fma_f64(a, b, c, mode), _sources(inst, binder))
+    return binder.computed(inst, lambda a, b, c: ieee.fma_f64(a, b, c, mode), "f64", inst.type)
 
 
 @instruction("rcp", "sqrt", when=is_f64)
 def unary_f64(inst: Instruction, binder: Binder) -> Operation:
     """Roots and reciprocals; `rcp.approx.ftz.f64` looks at the upper words alone, and its results have 20 bits of mantissa."""
-    target = binder.target(inst, inst.operands[0], "f64")
     mode, one = rounding(inst), np.float64(1)
     compute: Callable[..., Source]
     if inst.opcode == "rcp" and inst.has("approx"):
@@ -197,7 +191,7 @@ def unary_f64(inst: Instruction, binder: Binder) -> Operation:
         compute = (lambda a: one / a) if mode == "rn" else lambda a: ieee.directed_f64("div", np.ones_like(a), a, mode)
     else:
         compute = np.sqrt if mode == "rn" else lambda a: ieee.directed_f64("sqrt", a, None, mode)
-    return binder.gathered([target], compute, _sources(inst, binder))
+    return binder.computed(inst, compute, "f64", inst.type)
 
 
 def _upper_word(value: Source) -> Source:
@@ -221,7 +215,6 @@ def minimum(a: Source, b: Source, largest: bool, propagate: bool) -> Source:
 @instruction("min", "max", when=lambda inst: inst.type in ("f32", "f64"))
 def min_max(inst: Instruction, binder: Binder) -> Operation:
     """The smaller or the larger one."""
-    target = binder.target(inst, inst.operands[0], inst.type)
     largest, propagate = inst.opcode == "max", inst.has("NaN")
 
     def compute(*values: Source) -> Source:
@@ -237,7 +230,7 @@ def min_max(inst: Instruction, binder: Binder) -> Operation:
         compute = lambda *values: inner(*[np.abs(v) for v in values])  # noqa: E731
     if inst.has("xorsign"):
         compute = with_crossed_signs(compute)
-    return binder.gathered([target], finish_f32(inst, compute), _sources(inst, binder))
+    return binder.computed(inst, finish_f32(inst, compute), inst.type, inst.type)
 
 
 def with_crossed_signs(compute: Callable[..., Source]) -> Callable[..., Source]:
@@ -253,7 +246,6 @@ def with_crossed_signs(compute: Callable[..., Source]) -> Callable[..., Source]:
 @instruction("neg", "abs", when=lambda inst: inst.type in ("f32", "f64"))
 def neg_abs(inst: Instruction, binder: Binder) -> Operation:
     """A NaN becomes the one that arithmetic gives: of float64 it keeps its sign and payload, and is quiet."""
-    target = binder.target(inst, inst.operands[0], inst.type)
     change, flush = np.negative if inst.opcode == "neg" else np.absolute, inst.has("ftz")
 
     def compute(a: Source) -> Source:
@@ -261,14 +253,13 @@ def neg_abs(inst: Instruction, binder: Binder) -> Operation:
             return np.where(np.isnan(a), ieee.quiet(a), change(a))
         return ieee.canonical_f32(change(ieee.flush_f32(a) if flush else a))
 
-    return binder.gathered([target], compute, _sources(inst, binder))
+    return binder.computed(inst, compute, inst.type, inst.type)
 
 
 @instruction("copysign", when=lambda inst: inst.type in ("f32", "f64"))
 def copysign(inst: Instruction, binder: Binder) -> Operation:
     """The second operand with the first one's sign."""
-    target = binder.target(inst, inst.operands[0], inst.type)
-    return binder.gathered([target], lambda a, b: np.copysign(b, a), _sources(inst, binder))
+    return binder.computed(inst, lambda a, b: np.copysign(b, a), inst.type, inst.type)
 
 
 @instruction("testp")

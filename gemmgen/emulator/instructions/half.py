@@ -92,8 +92,7 @@ def arithmetic(inst: Instruction, binder: Binder) -> Operation:
             result = np.where(np.isnan(result), result, np.maximum(result, 0.0))
         return join(result, 0.0, type_name)
 
-    target = binder.target(inst, inst.operands[0], raw)
-    return binder.gathered([target], compute, [binder.source(inst, o, raw) for o in inst.operands[1:]])
+    return binder.computed(inst, compute, raw, raw)
 
 
 @instruction("neg", "abs", when=_is_half)
@@ -107,8 +106,7 @@ def neg_abs(inst: Instruction, binder: Binder) -> Operation:
         numbers = split(value, type_name)
         return join(change(_flush(numbers) if flush else numbers), 0.0, type_name)
 
-    target = binder.target(inst, inst.operands[0], raw)
-    return binder.gathered([target], compute, [binder.source(inst, inst.operands[1], raw)])
+    return binder.computed(inst, compute, raw, raw)
 
 
 def _combined(inst: Instruction, binder: Binder) -> tuple[Callable[[Source, Source], Source] | None, list[Source], bool]:

@@ -38,12 +38,9 @@ def add_sub(inst: Instruction, binder: Binder) -> Operation:
     compute = np.add if inst.opcode == "add" else np.subtract
     type_name = inst.type
     if inst.has("sat"):
-        target = binder.target(inst, inst.operands[0], type_name)
         low, high = np.int64(-(2**31)), np.int64(2**31 - 1)
-        return binder.gathered(
-            [target],
-            lambda a, b: np.clip(compute(a.astype(np.int64), b.astype(np.int64)), low, high).astype(np.int32),
-            _sources(inst, binder, type_name, type_name),
+        return binder.computed(
+            inst, lambda a, b: np.clip(compute(a.astype(np.int64), b.astype(np.int64)), low, high).astype(np.int32), type_name, type_name
         )
     unsigned = "u" + type_name[1:]
     return binder.elementwise(binder.target(inst, inst.operands[0], unsigned), compute, _sources(inst, binder, unsigned, unsigned))
@@ -101,16 +98,11 @@ def mad(inst: Instruction, binder: Binder) -> Operation:
     if inst.has("wide"):
         wide = _wide_type(type_name)
         dtype = DTYPES[wide]
-        target = binder.target(inst, inst.operands[0], wide)
-        sources = _sources(inst, binder, type_name, type_name, wide)
-        return binder.gathered([target], lambda a, b, c: np.multiply(a, b, dtype=dtype) + c, sources)
-    target = binder.target(inst, inst.operands[0], type_name)
-    sources = _sources(inst, binder, type_name, type_name, type_name)
+        return binder.computed(inst, lambda a, b, c: np.multiply(a, b, dtype=dtype) + c, wide, type_name, type_name, wide)
     if inst.has("hi"):
-        if inst.has("sat"):
-            return binder.gathered([target], lambda a, b, c: _saturated(multiply_high(a, b), c), sources)
-        return binder.gathered([target], lambda a, b, c: multiply_high(a, b) + c, sources)
-    return binder.gathered([target], lambda a, b, c: a * b + c, sources)
+        add = _saturated if inst.has("sat") else np.add
+        return binder.computed(inst, lambda a, b, c: add(multiply_high(a, b), c), type_name, type_name)
+    return binder.computed(inst, lambda a, b, c: a * b + c, type_name, type_name)
 
 
 def _saturated(first: Source, second: Source) -> Source:
@@ -122,7 +114,6 @@ def _saturated(first: Source, second: Source) -> Source:
 def mul24(inst: Instruction, binder: Binder) -> Operation:
     """The low 24 bits of each factor; `.hi` gives bits 47..16 of the product."""
     type_name = inst.type
-    target = binder.target(inst, inst.operands[0], type_name)
     wide = np.int64 if type_name == "s32" else np.uint64
     shift, drop = wide(40), wide(16 if inst.has("hi") else 0)
     dtype = DTYPES[type_name]
@@ -131,13 +122,10 @@ def mul24(inst: Instruction, binder: Binder) -> Operation:
         a, b = (value.astype(wide) << shift >> shift for value in (first, second))
         return ((a * b) >> drop).astype(dtype)
 
-    count = len(inst.operands) - 1
-    sources = _sources(inst, binder, *[type_name] * count)
-    if count == 2:
-        return binder.gathered([target], product, sources)
-    if inst.has("sat"):
-        return binder.gathered([target], lambda a, b, c: _saturated(product(a, b), c), sources)
-    return binder.gathered([target], lambda a, b, c: product(a, b) + c, sources)
+    if len(inst.operands) == 3:
+        return binder.computed(inst, product, type_name, type_name)
+    add = _saturated if inst.has("sat") else np.add
+    return binder.computed(inst, lambda a, b, c: add(product(a, b), c), type_name, type_name)
 
 
 def divide(first: Source, second: Source) -> Source:
@@ -161,9 +149,7 @@ def remainder(first: Source, second: Source) -> Source:
 def div(inst: Instruction, binder: Binder) -> Operation:
     """Quotients and remainders."""
     type_name = inst.type
-    target = binder.target(inst, inst.operands[0], type_name)
-    compute = divide if inst.opcode == "div" else remainder
-    return binder.gathered([target], compute, _sources(inst, binder, type_name, type_name))
+    return binder.computed(inst, divide if inst.opcode == "div" else remainder, type_name, type_name)
 
 
 @instruction("neg", "abs", when=is_integer)
@@ -184,8 +170,7 @@ def min_max(inst: Instruction, binder: Binder) -> Operation:
         result = ufunc(a, b)
         return np.maximum(result, result.dtype.type(0)) if relu else result
 
-    target = binder.target(inst, inst.operands[0], inst.type)
-    return binder.gathered([target], compute, _sources(inst, binder, inst.type, inst.type))
+    return binder.computed(inst, compute, inst.type, inst.type)
 
 
 @instruction("add", "min", "max", when=is_packed_integer)
@@ -201,28 +186,20 @@ def packed_integer(inst: Instruction, binder: Binder) -> Operation:
         result = compute(first, second)
         return (np.maximum(result, dtype(0)) if relu else result).view(np.uint32)
 
-    target = binder.target(inst, inst.operands[0], "u32")
-    return binder.gathered([target], both, _sources(inst, binder, "u32", "u32"))
+    return binder.computed(inst, both, "u32", "u32")
 
 
 @instruction("sad")
 def sad(inst: Instruction, binder: Binder) -> Operation:
     """A sum and an absolute difference."""
     type_name = inst.type
-    target = binder.target(inst, inst.operands[0], type_name)
-    return binder.gathered(
-        [target],
-        lambda a, b, c: c + (np.maximum(a, b) - np.minimum(a, b)),
-        _sources(inst, binder, type_name, type_name, type_name),
-    )
+    return binder.computed(inst, lambda a, b, c: c + (np.maximum(a, b) - np.minimum(a, b)), type_name, type_name)
 
 
 @instruction("dp4a", "dp2a")
 def dot(inst: Instruction, binder: Binder) -> Operation:
     """Dot product of four bytes with four bytes, or of two halves with two bytes, added to a word."""
     a_type, b_type = inst.types
-    target = binder.target(inst, inst.operands[0], "u32")
-    sources = _sources(inst, binder, "u32", "u32", "u32")
     a_kind, b_kind = a_type[0].replace("s", "i"), b_type[0].replace("s", "i")
 
     def split(value: Source, kind: str, size: int) -> Source:
@@ -237,4 +214,4 @@ def dot(inst: Instruction, binder: Binder) -> Operation:
             products = split(a, a_kind, 2) * b_bytes[:, first : first + 2]
         return (products.sum(axis=1) + c.astype(np.int64)).astype(np.uint32)
 
-    return binder.gathered([target], compute, sources)
+    return binder.computed(inst, compute, "u32", "u32")

@@ -154,8 +154,7 @@ def count_bytes(inst: Instruction, binder: Binder) -> Operation:
 @instruction("mbarrier", when=lambda inst: inst.has("pending_count"))
 def pending(inst: Instruction, binder: Binder) -> Operation:
     """The pending arrivals that a state encodes."""
-    target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered([target], pending_count, [binder.source(inst, inst.operands[1], "u64")])
+    return binder.computed(inst, pending_count, "b32", "u64")
 
 
 def _question(inst: Instruction, binder: Binder) -> tuple[Offsets, Source]:

@@ -32,5 +32,4 @@ def arithmetic(inst: Instruction, binder: Binder) -> Operation:
         pairs = [np.tile(pair, longest // len(pair)) for pair in pairs]
         return function(*pairs).astype(np.float32).view(np.uint64)
 
-    target = binder.target(inst, inst.operands[0], "b64")
-    return binder.gathered([target], compute, [binder.source(inst, o, "b64") for o in inst.operands[1:]])
+    return binder.computed(inst, compute, "b64", "b64")

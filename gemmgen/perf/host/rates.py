@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from gemmgen.core.cache import Cache
 from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.cpu import CpuArchitecture, cpu_architecture
+from gemmgen.runtime.native.library import loaded_library
 from gemmgen.toolchain.host import compile_c
 
 CHAINS = 12
@@ -38,18 +36,11 @@ class HostRates:
 
 
 @cache
-def _library(architecture: str) -> Any:
+def _library(architecture: str) -> ctypes.CDLL:
     wanted = cpu_architecture(architecture)
     source = (resource_directory("templates") / "cpu_gemm" / "rates.c").read_text()
     options = ("-std=gnu11", "-O2", "-ffp-contract=fast", f"-DVECTOR_BYTES={wanted.vector_bytes}", *wanted.compiler_flags)
-    binary = compile_c(source, name="rates", architecture=wanted, options=options, cache=Cache())
-    handle, path = tempfile.mkstemp(suffix=".so")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(binary.library)
-        library = ctypes.CDLL(path)
-    finally:
-        os.unlink(path)
+    library = loaded_library(compile_c(source, name="rates", architecture=wanted, options=options, cache=Cache()))
     library.fma_chains.argtypes = [ctypes.c_long, ctypes.c_void_p]
     library.read_floats.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     return library
