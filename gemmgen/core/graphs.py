@@ -90,7 +90,7 @@ def natural_loop(header: int, end: int, before: Callable[[int], Iterable[int]]) 
     return frozenset({header, *reached([end], lambda node: before(node) if node != header else ())})
 
 
-def live(
+def live_at_entry(
     successors: Sequence[Iterable[int]], reads: Sequence[Iterable[Element]], overwrites: Sequence[Iterable[Element]]
 ) -> list[frozenset[Element]]:
     """For each node, what is read there or later before it is overwritten; ``reads`` are those before an overwrite in the same node."""

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.core.formulas import Formula
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instruction, Module, Register, Vector
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instruction, Module, Register, Vector, written
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.hardware.tensor_map import SHARED_ALIGNMENT
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence
@@ -45,7 +45,6 @@ from gemmgen.proof.rings import (
     uses_rings,
 )
 from gemmgen.proof.roles import SHARED_BASE, Facts, Role, Runner, Values, only_global, whole_warps
-from gemmgen.proof.slicing import written
 from gemmgen.proof.symbols import Content, Expression
 
 MAX_INTERVALS = 8

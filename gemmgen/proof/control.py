@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gemmgen.core.graphs import dominators, natural_loop, reached
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Symbol
 
 LEAVES = ("ret", "exit", "trap")
@@ -46,6 +47,18 @@ class ControlFlow:
         """The last block that every way to this one passes."""
         return max(self.dominators[block] - {block}, key=lambda other: len(self.dominators[other]))
 
+    def meeting(self, block: int) -> int:
+        """The first block that all ways from a block pass."""
+        return max(self.post_dominators[block] - {block}, key=lambda other: len(self.post_dominators[other]))
+
+    def between(self, block: int, meeting: int) -> Iterator[int]:
+        """The blocks on the ways from a block to the one where they meet, both left out unless a way leads back to the first."""
+
+        def after(other: int) -> list[int]:
+            return [each for each in self.successors[other] if each != meeting]
+
+        return reached(after(block), after)
+
 
 def control_flow(function: Function) -> ControlFlow:
     """The control flow of a function. Raises ``Unliftable`` for indirect branches, calls and loops with two entries."""
@@ -71,15 +84,15 @@ def control_flow(function: Function) -> ControlFlow:
         for target in targets:
             predecessors[target].append(index)
     forward = {index: tuple(targets) for index, targets in enumerate(successors)} | {end: ()}
-    dominators = _dominators(0, end + 1, predecessors, range(end + 1))
+    dominating = dominators(0, end + 1, predecessors, range(end + 1))
     order = _reverse_post_order(forward)
     return ControlFlow(
         tuple(blocks),
         tuple(forward[index] for index in range(end + 1)),
         {block: tuple(before) for block, before in predecessors.items()},
-        dominators,
-        _dominators(end, end + 1, forward, reversed(range(end + 1))),
-        _loops(successors, predecessors, dominators, order),
+        dominating,
+        dominators(end, end + 1, forward, reversed(range(end + 1))),
+        _loops(successors, predecessors, dominating, order),
         order,
     )
 
@@ -102,24 +115,6 @@ def _successors(function: Function, last: Instruction, number: Mapping[int, int]
     return (following,)
 
 
-def _dominators(root: int, count: int, predecessors: Mapping[int, Sequence[int]], order: Iterable[int]) -> dict[int, frozenset[int]]:
-    everything = frozenset(range(count))
-    dominators = dict.fromkeys(range(count), everything)
-    dominators[root] = frozenset({root})
-    sequence = list(order)
-    changed = True
-    while changed:
-        changed = False
-        for block in sequence:
-            before = [dominators[other] for other in predecessors.get(block, ())]
-            if block == root or not before:
-                continue
-            now = frozenset.intersection(*before) | {block}
-            if now != dominators[block]:
-                dominators[block], changed = now, True
-    return dominators
-
-
 def _loops(
     successors: Sequence[Sequence[int]],
     predecessors: Mapping[int, Sequence[int]],
@@ -132,13 +127,7 @@ def _loops(
             if block not in order or header not in order:
                 continue
             if header in dominators[block]:
-                loops[header].add(header)
-                pending = [block]
-                while pending:
-                    inner = pending.pop()
-                    if inner not in loops[header]:
-                        loops[header].add(inner)
-                        pending += predecessors[inner]
+                loops[header] |= natural_loop(header, block, predecessors.__getitem__)
             elif order[header] <= order[block]:
                 raise Unliftable(None, "a loop with two entries is not analysed")
     return {header: frozenset(blocks) for header, blocks in loops.items()}

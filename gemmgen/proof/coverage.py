@@ -28,7 +28,7 @@ from functools import reduce
 import numpy as np
 import z3
 
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Float, Function, Register, registers_of
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Float, Function, Register, registers_of, written
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.proof.data import (
@@ -56,7 +56,7 @@ from gemmgen.proof.parameters import whole_parameter
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.provenance import MAX_PARTS, Case, Form, NotShown, Provenance, Site, Stores, kinds_of_problems, path_key
 from gemmgen.proof.semantics import uniform_comparison
-from gemmgen.proof.slicing import FLOATS, written
+from gemmgen.proof.slicing import FLOATS
 from gemmgen.proof.terms import mentions
 from gemmgen.proof.values import as_condition, as_term
 

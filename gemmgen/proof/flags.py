@@ -7,19 +7,17 @@ its wait. So every wait ends, provided that the other blocks run while block 0 w
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import z3
 
-from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register
+from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register, writers_of, written
 from gemmgen.proof.data import Access
 from gemmgen.proof.forms import PURE
 from gemmgen.proof.knowledge import Path
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import OtherThread
-from gemmgen.proof.slicing import written
 from gemmgen.proof.terms import mentions, node_of
 from gemmgen.proof.values import as_condition
 
@@ -126,7 +124,7 @@ class _Protocol:
 
     def __init__(self, lifter: Lifter, waits: Sequence[Wait]) -> None:
         self._lifter, self._known, self._waits = lifter, lifter.known, waits
-        self._writers: Mapping[str, list[Instruction]] = _writers(lifter)
+        self._writers = writers_of(instruction for block in lifter.flow.blocks for instruction in block)
         self._stores = [access for access in self._known.lifted.accesses if access.writes and self._touches(access)]
 
     def _touches(self, access: Access) -> bool:
@@ -336,12 +334,3 @@ class _Protocol:
 
 def _same(one: Sequence[z3.ArithRef], two: Sequence[z3.ArithRef]) -> bool:
     return len(one) == len(two) and all(mine.eq(theirs) for mine, theirs in zip(one, two, strict=True))
-
-
-def _writers(lifter: Lifter) -> dict[str, list[Instruction]]:
-    writers: dict[str, list[Instruction]] = defaultdict(list)
-    for block in lifter.flow.blocks:
-        for instruction in block:
-            for register in written(instruction):
-                writers[register.name].append(instruction)
-    return writers

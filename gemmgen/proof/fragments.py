@@ -21,14 +21,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Float, Function, Instruction, Integer, Operand, Register, Vector, registers_of
+from gemmgen.core.graphs import live_at_entry
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Float, Function, Instruction, Integer, Operand, Register, Vector, registers_of, written
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES
 from gemmgen.kernels.launch import TensorMapArgument
 from gemmgen.proof.control import control_flow
 from gemmgen.proof.layouts import CHUNK_BYTES, box_places, operand_chunks
 from gemmgen.proof.roles import renamed
-from gemmgen.proof.slicing import written
 from gemmgen.proof.symbols import Content, Expression, signed
 
 Terms: TypeAlias = "frozenset[tuple[Expression, int]]"
@@ -820,19 +820,21 @@ def _live_after(function: Function, wanted: frozenset[str], lines: Collection[in
         id(each): frozenset(register.name for register in written(each)) if each.guard is None else frozenset[str]()
         for each in function.body
     }
-    live = {block: frozenset[str]() for block in range(len(flow.blocks) + 1)}
+    before, overwritten = [], []
+    for block in (*flow.blocks, ()):
+        needed = frozenset[str]()
+        for each in reversed(block):
+            needed = (needed - kills[id(each)]) | reads[id(each)]
+        before.append(needed)
+        overwritten.append(frozenset[str]().union(*(kills[id(each)] for each in block)))
+    starts = live_at_entry(flow.successors, before, overwritten)
     found: dict[int, frozenset[str]] = {}
-    changed = True
-    while changed:
-        changed = False
-        for block in reversed(range(len(flow.blocks))):
-            now = frozenset[str]().union(*[live[other] for other in flow.successors[block]])
-            for each in reversed(flow.blocks[block]):
-                if each.line in lines:
-                    found[each.line] = now
-                now = (now - kills[id(each)]) | reads[id(each)]
-            if now != live[block]:
-                live[block], changed = now, True
+    for number, block in enumerate(flow.blocks):
+        now = frozenset[str]().union(*(starts[other] for other in flow.successors[number]))
+        for each in reversed(block):
+            if each.line in lines:
+                found[each.line] = now
+            now = (now - kills[id(each)]) | reads[id(each)]
     return found
 
 

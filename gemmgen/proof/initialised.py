@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import z3
 
-from gemmgen.emulator.ptx.syntax import Instruction, Register
+from gemmgen.emulator.ptx.syntax import Instruction, Register, written
 from gemmgen.proof.data import Access
 from gemmgen.proof.enumeration import NotEnumerable, Numbers
 from gemmgen.proof.lifting import Lifter
@@ -20,7 +20,6 @@ from gemmgen.proof.members import missing_lanes
 from gemmgen.proof.obligations import NO_ARRAY, Verdict, place, statement
 from gemmgen.proof.provenance import FARTHEST, Case, Form, NotShown, Provenance, Stores, kinds_of_problems
 from gemmgen.proof.registers import copied, read_unwritten
-from gemmgen.proof.slicing import written
 from gemmgen.proof.terms import mentions
 from gemmgen.proof.values import Condition, negation
 
@@ -196,17 +195,9 @@ class _Ways:
         flow = self._flow
         if len(flow.successors[block]) < 2:
             return None
-        meeting = max(flow.post_dominators[block] - {block}, key=lambda other: len(flow.post_dominators[other]))
-        inside: set[int] = set()
-        pending = [other for other in flow.successors[block] if other != meeting]
-        while pending:
-            other = pending.pop()
-            if other in (block, target) or other in writers or other == flow.end:
-                return None
-            if other not in inside:
-                inside.add(other)
-                pending += [each for each in flow.successors[other] if each != meeting]
-        return meeting if meeting != flow.end else None
+        meeting = flow.meeting(block)
+        excluded = {block, target, flow.end, *writers}
+        return meeting if meeting != flow.end and excluded.isdisjoint(flow.between(block, meeting)) else None
 
 
 def _stored_before(lifter: Lifter, at: Provenance, load: Access, known: dict[tuple[object, ...], bool]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import z3
 
+from gemmgen.core.graphs import reached
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import LEAVES, ControlFlow, control_flow
@@ -173,15 +174,9 @@ class Lifter:
 
     def _always_in_iteration(self, header: int, start: int, block: int) -> bool:
         """True if no way from one block of a loop to the iteration's end, or out of the loop, misses another block."""
-        pending, seen = [start], {start}
-        while pending:
-            for target in self.flow.successors[pending.pop()]:
-                if target == header or target not in self.flow.loops[header]:
-                    return False
-                if target != block and target not in seen:
-                    seen.add(target)
-                    pending.append(target)
-        return True
+        successors = self.flow.successors
+        blocks = reached([start], lambda each: [target for target in successors[each] if target != block])
+        return all(target != header and target in self.flow.loops[header] for each in blocks for target in successors[each])
 
     def deciding(self, block: int) -> frozenset[int]:
         """The basic blocks whose branches decide whether a thread comes to a block, provided that loops end."""

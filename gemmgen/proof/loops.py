@@ -13,10 +13,10 @@ from typing import Protocol
 
 import z3
 
+from gemmgen.emulator.ptx.syntax import written
 from gemmgen.proof.control import ControlFlow, Unliftable
 from gemmgen.proof.data import DATA, Carried, Data, Recurrence
 from gemmgen.proof.knowledge import COUNTERS, Knowledge, Path, State, bits_of
-from gemmgen.proof.slicing import written
 from gemmgen.proof.terms import mentions
 from gemmgen.proof.values import UNBOUNDED, Condition, Value, add, conjunction
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gemmgen.emulator.ptx.syntax import Function, Instruction, Integer, Operand, Register
+from gemmgen.emulator.ptx.syntax import Function, Instruction, Integer, Operand, Register, writers_of
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.proof.slicing import written
 
 MASKED = frozenset({"shfl", "vote", "match", "redux", "elect"})
 """Opcodes whose last operand is a mask of lanes."""
@@ -47,12 +46,8 @@ def missing_lanes(function: Function, threads: int) -> Iterator[Instruction]:
 
 def constants_of(function: Function) -> dict[str, int]:
     """Registers that one unguarded move of a number writes, and nothing else."""
-    writers: dict[str, list[Instruction]] = {}
-    for instruction in function.body:
-        for register in written(instruction):
-            writers.setdefault(register.name, []).append(instruction)
     found: dict[str, int] = {}
-    for name, those in writers.items():
+    for name, those in writers_of(function.body).items():
         source = those[0].operands[1] if len(those) == 1 and those[0].opcode == "mov" and those[0].guard is None else None
         if isinstance(source, Integer):
             found[name] = source.value & ALL_LANES

@@ -11,6 +11,7 @@ import z3
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import Formula
+from gemmgen.core.graphs import cycles
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
@@ -378,36 +379,14 @@ def _ends(steps: Sequence[Step], bounded: Callable[[Step], bool]) -> bool:
 def _cycles(edges: Sequence[Step]) -> list[list[Step]]:
     """The edges within each strongly connected part of a graph."""
     following: dict[int, list[int]] = defaultdict(list)
-    before: dict[int, list[int]] = defaultdict(list)
     for edge in edges:
         following[edge.before].append(edge.after)
-        before[edge.after].append(edge.before)
-    order: list[int] = []
-    seen: set[int] = set()
-    for root in list(following):
-        stack = [(root, iter(following[root]))] if root not in seen else []
-        seen.add(root)
-        while stack:
-            node, children = stack[-1]
-            child = next(children, None)
-            if child is None:
-                order.append(node)
-                stack.pop()
-            elif child not in seen:
-                seen.add(child)
-                stack.append((child, iter(following.get(child, []))))
-    part: dict[int, int] = {}
-    for root in reversed(order):
-        todo = [root] if root not in part else []
-        while todo:
-            node = todo.pop()
-            if node not in part:
-                part[node] = root
-                todo += [other for other in before.get(node, []) if other not in part]
+    components = cycles(list(following), lambda node: following.get(node, ()))
+    number = {node: place for place, component in enumerate(components) for node in component}
     inside: dict[int, list[Step]] = defaultdict(list)
     for edge in edges:
-        if part.get(edge.before) is not None and part.get(edge.before) == part.get(edge.after):
-            inside[part[edge.before]].append(edge)
+        if edge.before in number and number[edge.before] == number.get(edge.after):
+            inside[number[edge.before]].append(edge)
     return list(inside.values())
 
 

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
-from gemmgen.emulator.ptx.syntax import Function, Instruction, Register, registers_of
+from gemmgen.emulator.ptx.syntax import Function, Instruction, Register, registers_of, sources_of, written
 from gemmgen.proof.control import LEAVES, ControlFlow
 from gemmgen.proof.members import constants_of, number_of
-from gemmgen.proof.slicing import NO_RESULT, negated_register, written
+from gemmgen.proof.slicing import negated_register
 
 
 @dataclass(frozen=True)
@@ -190,11 +190,8 @@ def _reads(instruction: Instruction, never: Container[str] = ()) -> Iterator[tup
         return
     adds = instruction.opcode == "wgmma" and instruction.has("mma_async")
     adds = adds and not any(isinstance(each, Register) and each.type == "pred" and each.name in never for each in instruction.operands)
-    targets = 0 if instruction.opcode in NO_RESULT or adds else 1
-    for operand in instruction.operands[targets:]:
+    for operand in instruction.operands if adds else sources_of(instruction):
         yield from ((register, guard) for register in registers_of(operand))
-    if targets and instruction.operands and not written(instruction):
-        yield from ((register, guard) for register in registers_of(instruction.operands[0]))
 
 
 class _Passing:

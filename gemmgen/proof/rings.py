@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gemmgen.emulator.engines.registers import granted
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instruction, Integer, Module, Operand, Vector, registers_of
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instruction, Integer, Module, Operand, Vector, registers_of, written
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.hardware.tensor_map import SHARED_ALIGNMENT
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
@@ -31,7 +31,6 @@ from gemmgen.proof.fragments import NOTHING, Fragments, Tracked
 from gemmgen.proof.layouts import CHUNK_BYTES, box_bytes, box_places, box_rows, operand_chunks, row_bytes, row_pitch
 from gemmgen.proof.parameters import beyond_parameters
 from gemmgen.proof.roles import SHARED_BASE, Role, Runner, Values, renamed
-from gemmgen.proof.slicing import written
 from gemmgen.proof.symbols import Content, Expression, of_thread, replaced
 
 INDEX, GRID = Expression("%ctaid.x"), Expression("%nctaid.x")

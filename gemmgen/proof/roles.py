@@ -13,12 +13,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gemmgen.emulator.ptx.syntax import Address, Float, Function, Instruction, Integer, Operand, Register, Special, Symbol, registers_of
+from gemmgen.core.graphs import live_at_entry, reached
+from gemmgen.emulator.ptx.syntax import (
+    Address,
+    Float,
+    Function,
+    Instruction,
+    Integer,
+    Operand,
+    Register,
+    Special,
+    Symbol,
+    registers_of,
+    writers_of,
+    written,
+)
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.control import LEAVES, ControlFlow, Unliftable, control_flow
 from gemmgen.proof.forms import PURE, WITHOUT_EFFECT
 from gemmgen.proof.parameters import whole_parameter
-from gemmgen.proof.slicing import FLOATS, negated_register, uniform_floats, written
+from gemmgen.proof.slicing import FLOATS, negated_register, uniform_floats
 from gemmgen.proof.symbols import (
     Content,
     Expression,
@@ -461,7 +475,7 @@ class Runner:
         return instruction.opcode not in COLLECTIVE and not self._computes[id(instruction)]
 
     def _only_live(self, environment: Environment, block: int) -> Environment:
-        live = self._live.get(block, frozenset())
+        live = self._live[block]
         return {name: value for name, value in environment.items() if name in live}
 
     def _execute(
@@ -692,19 +706,11 @@ class Runner:
 
     def _region(self, block: int) -> tuple[int, frozenset[int]] | None:
         """The block where the ways from a block meet, and the basic blocks in between; None if they form a loop or only end together."""
-        meeting = max(self.flow.post_dominators[block] - {block}, key=lambda other: len(self.flow.post_dominators[other]))
+        meeting = self.flow.meeting(block)
         if meeting == self.flow.end:
             return None
-        inside: set[int] = set()
-        pending = [other for other in self.flow.successors[block] if other != meeting]
-        while pending:
-            other = pending.pop()
-            if other == block or other in self.flow.loops:
-                return None
-            if other not in inside:
-                inside.add(other)
-                pending += [each for each in self.flow.successors[other] if each != meeting]
-        return meeting, frozenset(inside)
+        inside = frozenset(self.flow.between(block, meeting))
+        return None if block in inside or not inside.isdisjoint(self.flow.loops) else (meeting, inside)
 
     def _joined(self, here: Role, yes: tuple[bool, ...], no: tuple[bool, ...], facts: Facts) -> Role | None:
         """The role where both parts of it meet again, after one and then the other has gone its way; None if they part for good."""
@@ -853,29 +859,23 @@ def _roots(instruction: Instruction) -> Iterator[Register]:
             yield from (register for register in registers_of(operand) if register.type in ("b64", "pred"))
 
 
-def _live_registers(function: Function, flow: ControlFlow) -> tuple[dict[int, frozenset[str]], frozenset[str]]:
+def _live_registers(function: Function, flow: ControlFlow) -> tuple[list[frozenset[str]], frozenset[str]]:
     """Registers by basic block whose contents at its start matter: addresses, guards and the registers that these are computed
     from; and all of those."""
-    relevant: set[str] = set()
-    writers: dict[str, list[Instruction]] = defaultdict(list)
-    pending: list[str] = []
-    for instruction in function.body:
-        for register in written(instruction):
-            writers[register.name].append(instruction)
-        pending += [register.name for register in _roots(instruction)]
-    while pending:
-        name = pending.pop()
-        if name in relevant:
-            continue
-        relevant.add(name)
-        for instruction in writers[name]:
+    writers = writers_of(function.body)
+
+    def sources_of_register(name: str) -> Iterator[str]:
+        for instruction in writers.get(name, ()):
             if instruction.opcode not in ("ld", "atom", "ldmatrix", "tcgen05"):
-                pending += [each.name for operand in instruction.operands[1:] for each in registers_of(operand) if each.type not in FLOATS]
+                yield from (each.name for operand in instruction.operands[1:] for each in registers_of(operand) if each.type not in FLOATS)
             if instruction.guard is not None:
-                pending.append(instruction.guard.name)
-    reads: dict[int, set[str]] = {}
-    kills: dict[int, set[str]] = {}
-    for block, statements in enumerate(flow.blocks):
+                yield instruction.guard.name
+
+    roots = (register.name for instruction in function.body for register in _roots(instruction))
+    relevant = frozenset(reached(roots, sources_of_register))
+    reads: list[set[str]] = []
+    kills: list[set[str]] = []
+    for statements in (*flow.blocks, ()):
         read, killed = set[str](), set[str]()
         for instruction in statements:
             targets = {register.name for register in written(instruction)}
@@ -888,14 +888,6 @@ def _live_registers(function: Function, flow: ControlFlow) -> tuple[dict[int, fr
             read |= (used & relevant) - killed
             if instruction.guard is None:
                 killed |= targets
-        reads[block], kills[block] = read, killed
-    live = {block: frozenset[str]() for block in range(len(flow.blocks) + 1)}
-    changed = True
-    while changed:
-        changed = False
-        for block in reversed(range(len(flow.blocks))):
-            after = frozenset[str]().union(*[live[other] for other in flow.successors[block]])
-            now = frozenset(reads[block] | (after - kills[block]))
-            if now != live[block]:
-                live[block], changed = now, True
-    return live, frozenset(relevant)
+        reads.append(read)
+        kills.append(killed)
+    return live_at_entry(flow.successors, reads, kills), relevant

@@ -26,6 +26,7 @@ from gemmgen.emulator.ptx.syntax import (
     Symbol,
     Vector,
     registers_of,
+    written,
 )
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.contract import AXES
@@ -45,7 +46,7 @@ from gemmgen.proof.knowledge import (
     bits_of,
 )
 from gemmgen.proof.parameters import beyond_parameters, whole_parameter
-from gemmgen.proof.slicing import FLOATS, SPACES, is_plain, negated_register, written
+from gemmgen.proof.slicing import FLOATS, SPACES, is_plain, negated_register
 from gemmgen.proof.terms import mentions, node_of
 from gemmgen.proof.values import (
     UNBOUNDED,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gemmgen.core.graphs import reached
 from gemmgen.emulator.ptx.syntax import (
     TYPE_BYTES,
     Address,
@@ -20,6 +20,8 @@ from gemmgen.emulator.ptx.syntax import (
     Symbol,
     Vector,
     registers_of,
+    writers_of,
+    written,
 )
 
 FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2"})
@@ -30,11 +32,6 @@ _REGISTERS_OF = {"f32": "b32", "f64": "b64"}
 SPACES = ("global", "shared", "local", "const", "param")
 PLAIN_FORMS = frozenset({"lo", "hi", "wide", "to", *SPACES})
 """Modifiers of arithmetic that is modelled, besides types."""
-
-NO_RESULT = frozenset(
-    ("st", "bar", "barrier", "bra", "ret", "exit", "red", "fence", "membar", "prefetch", "cp", "stmatrix", "griddepcontrol", "nanosleep")
-)
-"""Opcodes whose first operand is no destination."""
 
 
 def with_floats(function: Function) -> Function:
@@ -64,17 +61,6 @@ def with_floats(function: Function) -> Function:
 
     body = tuple(replace(instruction, operands=tuple(map(typed, instruction.operands))) for instruction in function.body)
     return replace(function, body=body)
-
-
-def written(instruction: Instruction) -> tuple[Register, ...]:
-    """The registers that an instruction writes."""
-    if (
-        instruction.opcode in NO_RESULT
-        or not instruction.operands
-        or (instruction.opcode == "tcgen05" and instruction.modifiers[0] != "ld")
-    ):
-        return ()
-    return tuple(register for register in _plain(instruction.operands[0]))
 
 
 def _plain(operand: Operand) -> tuple[Register, ...]:
@@ -112,25 +98,16 @@ def _roots(instruction: Instruction) -> tuple[Register, ...]:
 
 def relevant_registers(function: Function) -> frozenset[str]:
     """Names of the registers that anything but data depends on."""
-    writers: dict[str, list[Instruction]] = defaultdict(list)
-    pending: list[str] = []
-    for instruction in function.body:
-        for register in written(instruction):
-            writers[register.name].append(instruction)
-        pending += [register.name for register in _roots(instruction)]
-    pending += _of_tickets(function, writers)
-    relevant: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name in relevant:
-            continue
-        relevant.add(name)
-        for instruction in writers[name]:
-            sources = [register for register in _read(instruction) if register.type not in FLOATS]
+    writers = writers_of(function.body)
+    roots = [register.name for instruction in function.body for register in _roots(instruction)]
+
+    def sources(name: str) -> Iterator[str]:
+        for instruction in writers.get(name, ()):
+            yield from (register.name for register in _read(instruction) if register.type not in FLOATS)
             if instruction.guard is not None:
-                sources.append(instruction.guard)
-            pending += [source.name for source in sources]
-    return frozenset(relevant)
+                yield instruction.guard.name
+
+    return frozenset(reached([*roots, *_of_tickets(function, writers)], sources))
 
 
 def _of_tickets(function: Function, writers: Mapping[str, Sequence[Instruction]]) -> Iterator[str]:
@@ -145,7 +122,7 @@ def _of_tickets(function: Function, writers: Mapping[str, Sequence[Instruction]]
             continue
         where = instruction.operands[0]
         flag = isinstance(where, Address) and isinstance(where.base, Symbol) and not where.offset
-        constants = all(each.opcode == "mov" and isinstance(each.operands[1], Integer) for each in writers[operand.name])
+        constants = all(each.opcode == "mov" and isinstance(each.operands[1], Integer) for each in writers.get(operand.name, ()))
         if instruction.opcode == "atom" or flag or constants:
             yield operand.name
 
@@ -155,10 +132,7 @@ def uniform_floats(function: Function) -> dict[str, str]:
 
     Each has a name: registers that the same parameter was read into share one.
     """
-    writers: dict[str, list[Instruction]] = defaultdict(list)
-    for instruction in function.body:
-        for register in written(instruction):
-            writers[register.name].append(instruction)
+    writers = writers_of(function.body)
     uniform: dict[str, str] = {}
     for instruction in function.body:  # a register is written before it is read
         for register in written(instruction):

@@ -26,14 +26,25 @@ import numpy as np
 
 from gemmgen.emulator import matrix_descriptor
 from gemmgen.emulator.instructions.tensor_product import KINDS, decode
-from gemmgen.emulator.ptx.syntax import Address, Function, Instruction, Integer, Module, Negated, Operand, Register, Vector, registers_of
+from gemmgen.emulator.ptx.syntax import (
+    Address,
+    Function,
+    Instruction,
+    Integer,
+    Module,
+    Negated,
+    Operand,
+    Register,
+    Vector,
+    registers_of,
+    written,
+)
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.layouts import CHUNK_BYTES, box_bytes
 from gemmgen.proof.rings import MAX_USES, Ring, State, _Group, _variable
 from gemmgen.proof.roles import SHARED_BASE, Facts, Role, Runner, Values
-from gemmgen.proof.slicing import written
 from gemmgen.proof.symbols import Content, Expression, of_thread
 
 COLUMNS = 512

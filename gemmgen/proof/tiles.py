@@ -8,13 +8,24 @@ copy.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from gemmgen.emulator.ptx.syntax import Address, Function, Instruction, Register, Special, registers_of, source_registers
+from gemmgen.core.graphs import live_at_entry, reached
+from gemmgen.emulator.ptx.syntax import (
+    Address,
+    Function,
+    Instruction,
+    Register,
+    Special,
+    registers_of,
+    source_registers,
+    sources_of,
+    writers_of,
+    written,
+    written_by,
+)
 from gemmgen.proof.control import ControlFlow, control_flow
-from gemmgen.proof.slicing import written
 
 
 def ended_early(function: Function, wanted: Collection[Instruction]) -> Function:
@@ -22,12 +33,7 @@ def ended_early(function: Function, wanted: Collection[Instruction]) -> Function
     flow = control_flow(function)
     numbers = {id(instruction) for instruction in wanted}
     leads = {number for number, statements in enumerate(flow.blocks) if any(id(instruction) in numbers for instruction in statements)}
-    pending = list(leads)
-    while pending:
-        for before in flow.predecessors.get(pending.pop(), ()):
-            if before not in leads:
-                leads.add(before)
-                pending.append(before)
+    leads = set(reached(leads, lambda number: flow.predecessors.get(number, ())))
     starts: dict[int, int] = {}
     body: list[Instruction] = []
     old = 0
@@ -101,50 +107,34 @@ def one_tile(function: Function, direct: Collection[Instruction]) -> Function | 
 
 def _decisive(function: Function, direct: Collection[Instruction]) -> set[str]:
     """Registers that the addresses of some statements depend on, and what decides whether they are carried out."""
-    writers: dict[str, list[Instruction]] = defaultdict(list)
-    pending = [
+    writers = writers_of(function.body)
+    roots = [
         register.name for each in direct for operand in each.operands if isinstance(operand, Address) for register in registers_of(operand)
     ]
     for each in function.body:
-        for register in written(each):
-            writers[register.name].append(each)
         if each.guard is not None and (each.opcode in ("bra", "ret", "exit") or each in direct):
-            pending.append(each.guard.name)
-    found: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name in found:
-            continue
-        found.add(name)
-        for each in writers[name]:
+            roots.append(each.guard.name)
+
+    def sources(name: str) -> Iterator[str]:
+        for each in writers.get(name, ()):
             if each.guard is not None:
-                pending.append(each.guard.name)
+                yield each.guard.name
             if each.opcode not in OPAQUE:
-                pending += source_registers(each)
-    return found
+                yield from source_registers(each)
+
+    return set(reached(roots, sources))
 
 
-def _live(flow: ControlFlow) -> dict[int, set[str]]:
+def _live(flow: ControlFlow) -> list[frozenset[str]]:
     """Registers that may be read after the start of each basic block before they are written."""
-    reads: dict[int, set[str]] = {flow.end: set()}
-    kills: dict[int, set[str]] = {flow.end: set()}
+    reads: list[set[str]] = [set() for _ in range(flow.end + 1)]
+    kills: list[set[str]] = [set() for _ in range(flow.end + 1)]
     for number, block in enumerate(flow.blocks):
-        reads[number], kills[number] = set(), set()
         for each in block:
-            targets = {register.name for register in written(each)}
-            sources = each.operands[1:] if targets else each.operands
-            used = {register.name for operand in sources for register in registers_of(operand)}
+            targets = set(written_by(each))
+            used = {register.name for operand in sources_of(each) for register in registers_of(operand)}
             if each.guard is not None:  # the old content stays where the guard does not hold
                 used |= {each.guard.name, *targets}
             reads[number] |= used - kills[number]
             kills[number] |= targets if each.guard is None else set()
-    live = {number: set(found) for number, found in reads.items()}
-    changed = True
-    while changed:
-        changed = False
-        for number in range(len(flow.blocks) - 1, -1, -1):
-            after = set[str]().union(*[live[target] for target in flow.successors[number]])
-            now = reads[number] | (after - kills[number])
-            if now != live[number]:
-                live[number], changed = now, True
-    return live
+    return live_at_entry(flow.successors, reads, kills)

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmgen.core.graphs import cycles, dominators, live, natural_loop, reached, reversed_edges
+from gemmgen.core.graphs import cycles, dominators, live_at_entry, natural_loop, reached, reversed_edges
 
 MAX_NODES = 7
 GRAPHS = st.integers(1, MAX_NODES).flatmap(
@@ -48,7 +48,7 @@ def test_dominators_lie_on_every_path(edges):
 def test_live_sets_hold_what_a_path_reads(edges):
     reads = [{node % 3} for node in range(len(edges))]
     overwrites = [{(node + 1) % 3} for node in range(len(edges))]
-    for node, names in enumerate(live(edges, reads, overwrites)):
+    for node, names in enumerate(live_at_entry(edges, reads, overwrites)):
         for name in range(3):
             passing = [[] if name in overwrites[at] else after for at, after in enumerate(edges)]
             assert (name in names) == any(name in reads[at] for at in reached([node], passing.__getitem__))
