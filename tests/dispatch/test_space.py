@@ -24,6 +24,7 @@ from gemmgen.dispatch.table import Near, Row, Table, table_for
 from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm import oracle, space
 from gemmgen.kernels.gemm.matcher import fit
+from gemmgen.kernels.gemm.plan import epilogue_accuracy
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.wgmma import space as wgmma_space
 from gemmgen.kernels.gemm.wgmma.point_model import TRAITS, point_model
@@ -216,6 +217,16 @@ def test_batch_invariant_calls_take_no_point_of_another_class():
     choice = choose(request, H200)
     classes = {numeric_class_of(option.plan, option.dimensions) for option in choice.options}
     assert len(classes) == 1
+
+
+def test_batch_invariant_calls_compute_functions_in_one_form():
+    options = []
+    for rows in (64, 700, 4096):
+        request = replace(parse_problem(f"gemm:{rows},11008,4096,nt,bf16,bias,gelu"), invariant="m")
+        options += choose(request, H200).options
+    assert any(getattr(option.plan.spec.mainloop, "schedule", "") == "ping_pong" for option in options)
+    assert {epilogue_accuracy(option.plan.spec) for option in options} == {"bfloat16"}
+    assert len({numeric_class_of(option.plan, option.dimensions) for option in options}) == 1
 
 
 def test_large_tiles_promote_by_several_groups_in_every_batch():

@@ -68,8 +68,11 @@ FACTORS = ("alpha", "beta")
 
 def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
-    if request.invariant != "none" and divides_by_size(spec):
-        return VARIES
+    if request.invariant != "none":
+        if divides_by_size(spec):
+            return VARIES
+        if getattr(spec.mainloop, "schedule", "") == "ping_pong":
+            spec = replaced(spec, {"batch_invariant": True})
     if spec.scalars != "launch":
         return "it has alpha and beta of each product"
     if spec.triangles != Triangles.ALL and spec.triangles != request.triangles:

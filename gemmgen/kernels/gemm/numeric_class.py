@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 
 from gemmgen.core.formulas import ceil_div
-from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy
 from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKLast, SplitKParallel, SplitKSerial, StreamK
 
 _SHOWN_SLICES = 4
@@ -30,6 +30,8 @@ class NumericClass:
     """Ends of the slices of k, each added up separately and then in order; a single one if k is not divided."""
     joined: str = ""
     """The order in which slices are added up, if it is not one after the other."""
+    functions: str = ""
+    """The form of the epilogue's approximate functions, if it is not the usual one."""
 
     @property
     def divided(self) -> bool:
@@ -48,7 +50,7 @@ class NumericClass:
             if len(self.slices) > _SHOWN_SLICES:
                 ends = hashlib.sha256(ends.encode()).hexdigest()[:8]
             parts.append(f"{len(self.slices)} slices {ends}" + (f" {self.joined}" if self.joined else ""))
-        return ", ".join(parts)
+        return ", ".join([*parts, self.functions] if self.functions else parts)
 
 
 def numeric_class(plan: GemmPlan, k: int) -> NumericClass | str:
@@ -58,12 +60,13 @@ def numeric_class(plan: GemmPlan, k: int) -> NumericClass | str:
         return "stream-K divides k by the number of tiles, so by m and n"
     if plan.cut_at_launch or isinstance(spec.decomposition, SplitKLast):
         return "the launch says into how many slices k is cut"
+    functions = "functions in turn" if plan.approximate and epilogue_accuracy(spec) == "in_turn" else ""
     types = ("e2m1", "e2m1") if plan.packed_factors else (plan.matrix_a.type, plan.matrix_b.type)
     if types[0] in ("s8", "u8"):
-        return NumericClass(types, "exact", 0, (k,))
+        return NumericClass(types, "exact", 0, (k,), functions=functions)
     slices, joined = _slices(plan, k)
     steps, promoted = plan.additions(k)
-    return NumericClass(types, steps, promoted, slices, joined)
+    return NumericClass(types, steps, promoted, slices, joined, functions)
 
 
 def without_tree(plan: GemmPlan) -> str:

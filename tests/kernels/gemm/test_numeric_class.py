@@ -98,3 +98,10 @@ def test_floats_of_four_bits_are_no_integers():
     assert found == numeric_class(large, 256) != numeric_class(other, 256)
     assert found.types == ("e2m1", "e2m1")
     assert found.steps != "exact"
+
+
+def test_functions_in_another_form_are_another_class():
+    spec = load_spec("gemm/wgmma/bf16/128x128_ping_pong")
+    fields = spec.model_dump(mode="json", exclude_unset=True) | {"epilogue": [{"op": "gelu"}]}
+    texts = [numeric_class(gemmgen.plan(fields | {"batch_invariant": promise}), 4096).text for promise in (False, True)]
+    assert texts == ["bf16, k16, functions in turn", "bf16, k16"]
