@@ -209,7 +209,7 @@ class _Reading:
         self.tainted: dict[int, frozenset[str]] = {}
         """Registers with data at the begin of a block."""
         self.regions = flow.regions
-        self.found: dict[int, Comparator] = {}
+        self.by_instruction: dict[int, Comparator] = {}
         self.bad: dict[str, str] = {}
         """Registers that leave a block with a value of data that is no comparator's."""
         self.used: set[str] = set()
@@ -239,7 +239,7 @@ class _Reading:
         wrong = sorted(self.bad.keys() & self.used)
         if wrong:
             raise Refused(self.bad[wrong[0]])
-        return self.found
+        return self.by_instruction
 
     # -- straight code ---------------------------------------------------------------------------------------------
 
@@ -436,7 +436,7 @@ class _Reading:
             both = _leaves(term)
             if inst.has("ftz") or len(both) != 2:
                 raise Refused("an extremum of more than two values, or without denormals", inst)
-            self.found[id(inst)] = Comparator((_as_register(inst.operands[1], inst), _as_register(inst.operands[2], inst)))
+            self.by_instruction[id(inst)] = Comparator((_as_register(inst.operands[1], inst), _as_register(inst.operands[2], inst)))
             return self._merged(term)
         if kind == "add" and inst.types == ("f32",):
             return _Term("sum of floats", tuple(terms), True)
@@ -474,14 +474,14 @@ class _Reading:
                 term = _Term("ite", (condition, first, second), True)
                 if set(_leaves(term)) != {first, second} or not self._is_better_of(term, [first, second]):
                     raise Refused("a choice that data decide is not the better of two values", inst)
-                self.found[id(inst)] = Comparator((_as_register(inst.operands[1], inst), _as_register(inst.operands[2], inst)))
+                self.by_instruction[id(inst)] = Comparator((_as_register(inst.operands[1], inst), _as_register(inst.operands[2], inst)))
                 continue
             partner = next((each for each in of_places if each[1] == condition), None)
             if partner is None:
                 raise Refused("a choice between values has no choice between places beside it", inst)
             if not self._keeps_better(condition, (first, second), (partner[2], partner[3])):
                 raise Refused("a choice that data decide is not the better of two values", inst)
-            self.found[id(inst)] = self._indexed((first, second), (partner[2], partner[3]), env, inst, partner[0])
+            self.by_instruction[id(inst)] = self._indexed((first, second), (partner[2], partner[3]), env, inst, partner[0])
         for inst, condition, first, second, env in of_places:
             if not self.order.indexed:
                 raise Refused("data decide about a number that is no data", inst)
@@ -490,7 +490,7 @@ class _Reading:
             if len(values) != 2 or len(pairs) != 1:
                 raise Refused("a choice that data decide is not the better of two values", inst)
             other = next((each[0] for each in of_floats if each[1] == condition), None)
-            self.found[id(inst)] = self._indexed(pairs[0], (first, second), env, inst, other)
+            self.by_instruction[id(inst)] = self._indexed(pairs[0], (first, second), env, inst, other)
 
     def _indexed(
         self, values: tuple[_Term, ...], places: tuple[_Term, _Term], env: _Env, inst: Instruction, other: Instruction | None

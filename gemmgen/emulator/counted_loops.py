@@ -1,8 +1,8 @@
-"""Loops that count in registers alone, and the number of turns that a lane still takes in them.
+"""Loops that count in registers alone, and the number of iterations that a lane still takes in them.
 
 A recursion that passes its base case by is one, once the compiler has made a loop of the tail call: its counter runs until it wraps around,
-or forever. Neither needs to be waited for: where each turn adds a constant to the counter, and the exit compares it with something that
-does not change, the number of turns follows from the values of one moment."""
+or forever. Neither needs to be waited for: where each iteration adds a constant to the counter, and the exit compares it with something
+that does not change, the number of iterations follows from the values of one moment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _IN_WORDS = {"eq": "equal to", "ne": "other than", "lt": "less than", "le": "at 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A way out of a loop: in turn k (from 0) it is open if `counter + offset + k * step` stands in a relation to `limit`."""
+    """A way out of a loop: in iteration k (from 0) it is open if `counter + offset + k * step` stands in a relation to `limit`."""
 
     counter: Register
     offset: int
@@ -57,8 +57,8 @@ class Exit:
     signed: bool
     instruction: Instruction
 
-    def turns(self, counter: int, limit: int) -> float:
-        """The number of turns before the exit opens, or a bound below it where the counter wraps around first; infinite if it never
+    def iterations(self, counter: int, limit: int) -> float:
+        """The number of iterations before the exit opens, or a bound below it where the counter wraps around first; infinite if it never
         does."""
         size = 1 << self.bits
         value, limit = self.normal(counter + self.offset), self.normal(limit)
@@ -104,9 +104,9 @@ class Exit:
         return value - (1 << self.bits) if self.signed and value >> (self.bits - 1) else value
 
     def describe(self, counter: int, limit: int) -> str:
-        """`a counter, now -39, changes by -2 a turn until it is equal to 0`."""
+        """`a counter, now -39, changes by -2 an iteration until it is equal to 0`."""
         now = self.normal(counter + self.offset)
-        return f"a counter, now {now}, changes by {self.step:+d} a turn until it is {_IN_WORDS[self.relation]} {self.normal(limit)}"
+        return f"a counter, now {now}, changes by {self.step:+d} an iteration until it is {_IN_WORDS[self.relation]} {self.normal(limit)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _plain(block: BasicBlock) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """The value that a register had at the start of the turn, and a constant."""
+    """The value that a register had at the start of the iteration, and a constant."""
 
     register: Register
     offset: int

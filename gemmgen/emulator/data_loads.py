@@ -24,7 +24,7 @@ class DataLoads(Observer):
         self._of_given: dict[int, bool] = {}
         self._beside: dict[int, tuple[int, int]] = {}
         """Bytes (first, past the last) of the arrays that instructions read last and that hold no data."""
-        self.found: dict[int, Instruction] = {}
+        self.instructions: dict[int, Instruction] = {}
         self.bytes_of: dict[int, AccessedBytes] = {}
         """Bytes by the identity of instructions."""
 
@@ -34,7 +34,12 @@ class DataLoads(Observer):
         if self._given and isinstance(space, GlobalSpace) and access.kind == "load" and len(addresses):
             inside = self._lies_in_given(space, np.asarray(addresses, np.int64))
             self._of_given[id(access.instruction)] = inside and self._of_given.get(id(access.instruction), True)
-        if not isinstance(space, GlobalSpace) or access.kind == "store" or id(access.instruction) in self.found or not len(addresses):
+        if (
+            not isinstance(space, GlobalSpace)
+            or access.kind == "store"
+            or id(access.instruction) in self.instructions
+            or not len(addresses)
+        ):
             return
         first = int(addresses[0]) - GLOBAL_BASE
         begin, end = self._beside.get(id(access.instruction), (0, 0))
@@ -42,7 +47,7 @@ class DataLoads(Observer):
             return
         met = next((region for region in space.regions if region.start <= first < region.stop), None)
         if met is not None and self._is_data(met):
-            self.found[id(access.instruction)] = access.instruction
+            self.instructions[id(access.instruction)] = access.instruction
         elif met is not None:
             self._beside[id(access.instruction)] = (met.start, met.stop)
 
@@ -51,7 +56,7 @@ class DataLoads(Observer):
         if self._bytes_too or self._given or not isinstance(access, Access):
             return False
         if isinstance(space, GlobalSpace) and access.kind != "store" and isinstance(region, Region) and self._is_data(region):
-            self.found[id(access.instruction)] = access.instruction
+            self.instructions[id(access.instruction)] = access.instruction
         return True
 
     def _is_data(self, region: Region) -> bool:

@@ -450,10 +450,10 @@ class Device:
                 self._restore(snapshot)
                 known.follows_loads = follows = True
                 continue
-            except HazardError as found:
-                error = found.ending
-            except EmulatorError as found:
-                error = found
+            except HazardError as hazard:
+                error = hazard.ending
+            except EmulatorError as failure:
+                error = failure
             break
         if detector is not None:
             detector.note_pages()

@@ -26,7 +26,7 @@ from gemmgen.emulator.memory import GLOBAL_BASE, UNIT_BYTES, Access, BankedSpace
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction, registers_of
 from gemmgen.emulator.registers import RegisterFile
-from gemmgen.emulator.repeated_turns import Trail
+from gemmgen.emulator.repeated_iterations import Trail
 from gemmgen.emulator.schedule import BLOCKED
 
 _SOON = 256
@@ -131,7 +131,7 @@ class Watch:
             )
 
     def _look_for_long_counts(self, left: int) -> None:
-        """Raises Deadlock if threads are in a loop that counts, and have more turns to take than there are steps left."""
+        """Raises Deadlock if threads are in a loop that counts, and have more iterations left than steps."""
         machine = self.machine
         if self._counted is None:
             self._counted = counted_loops(machine.program.blocks)
@@ -141,7 +141,7 @@ class Watch:
             if not len(lanes):
                 continue
             # A lane leaves by the exit that opens first.
-            turns = np.full(len(lanes), np.inf)
+            iterations = np.full(len(lanes), np.inf)
             readings = []
             for way in loop.exits:
                 rows = [
@@ -150,20 +150,20 @@ class Watch:
                 ]
                 pairs, of_lane = np.unique(np.stack([row.astype(np.uint64) for row in rows]), axis=1, return_inverse=True)
                 if pairs.shape[1] > _MAX_COUNTERS:
-                    turns[:] = 0
+                    iterations[:] = 0
                     break
-                counts = np.array([way.turns(int(counter), int(limit)) for counter, limit in pairs.T])[of_lane.reshape(-1)]
+                counts = np.array([way.iterations(int(counter), int(limit)) for counter, limit in pairs.T])[of_lane.reshape(-1)]
                 readings.append((way, rows, counts))
-                turns = np.minimum(turns, counts)
-            lost = np.flatnonzero(turns > left)
+                iterations = np.minimum(iterations, counts)
+            lost = np.flatnonzero(iterations > left)
             if len(lost):
-                worst = int(lost[np.argmax(turns[lost])])
-                way, rows, _ = next(reading for reading in readings if reading[2][worst] == turns[worst])
+                worst = int(lost[np.argmax(iterations[lost])])
+                way, rows, _ = next(reading for reading in readings if reading[2][worst] == iterations[worst])
                 story = way.describe(int(rows[0][worst]), int(rows[1][worst]))
                 much = (
                     "never ends"
-                    if math.isinf(turns[worst])
-                    else f"runs for {int(turns[worst]):,} iterations or more, over the limit of steps"
+                    if math.isinf(iterations[worst])
+                    else f"runs for {int(iterations[worst]):,} iterations or more, over the limit of steps"
                 )
                 raise Deadlock(
                     f"this loop {much}: {story}; a recursion that misses its base case becomes such a loop",

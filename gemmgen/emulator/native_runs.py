@@ -136,9 +136,9 @@ class Run:
 
     def source(self, name: str, live: frozenset[str]) -> str:
         """The C functions of the run: `name` for lanes, over rows of registers. Of the registers it writes, those in `live` are stored."""
-        kept = [register for register in self.written.values() if register.name in live]
+        stored = [register for register in self.written.values() if register.name in live]
         rows, before, after = [], [], []
-        for register in {**self.loaded, **{each.name: each for each in kept}}.values():
+        for register in {**self.loaded, **{each.name: each for each in stored}}.values():
             place = self.variable(register)
             kind, _, row = place.partition("_")
             rows.append(f"  {CLASS_TYPES[kind]} *const row_{place} = rows->{kind} + {row} * rows->lanes;")
@@ -146,7 +146,7 @@ class Run:
             place = self.variable(register)
             start = f" = row_{place}[lane]" if register.name in self.loaded else ""
             before.append(f"    {CLASS_TYPES[place.partition('_')[0]]} {place}{start};")
-        after += [f"    row_{place}[lane] = {place};" for place in map(self.variable, kept)]
+        after += [f"    row_{place}[lane] = {place};" for place in map(self.variable, stored)]
         loop = ["#pragma GCC ivdep", "  for (int64_t lane = from; lane < to; ++lane) {", *before]
         loop += [*(f"    {each}" for each in self.statements), *after, "  }"]
         head = f"static __attribute__((noinline)) void body_{name}(const struct Rows *rows, int64_t from, int64_t to) {{"

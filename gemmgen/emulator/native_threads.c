@@ -63,7 +63,7 @@ enum { BARRIER, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_BUTTERFLY, SHUFFLE_INDEX, VOTE
 struct Thread {
   int32_t at, state, site;
   uint32_t number, tid[3], ctaid[3];
-  uint64_t turns;
+  uint64_t iterations;
   uint32_t x[4], r[2];
   uint8_t lacks, lacked;  // the value given to a shuffle, or taken from one, is of a lane that takes no part
   uint64_t s[SAVED + 1];

@@ -77,9 +77,9 @@ PAGE_BYTES = 1 << 16
 LAST_TIME = (1 << 21) - 64
 _SECONDS_OF_A_STEP = 0.1
 _THREAD_LIMIT = 1 << 32
-"""Turns of loops of one thread from which it seems to wait for another one."""
+"""Iterations of loops of one thread from which it seems to wait for another one."""
 _WAITING_LIMIT = 1 << 24
-"""Such turns for a kernel with accesses by which its threads may wait for each other."""
+"""Such iterations for a kernel with accesses by which its threads may wait for each other."""
 _ALONE_SECONDS = 0.03
 """Seconds of a launch from which several threads of this process share its blocks."""
 _SHARED_STEP_SECONDS = 0.05
@@ -131,8 +131,8 @@ _MANY_JOBS = 4
 """Threads of this process that are faster together than vectors of lanes in one."""
 LARGE_LAUNCH = 50_000_000
 """Such instructions from which a launch without a device is tried by compiled code."""
-_TURNS = 20
-"""Foreseen turns of a loop."""
+_FORESEEN_ITERATIONS = 20
+"""Foreseen iterations of a loop."""
 
 
 class _RegionOfC(ctypes.Structure):
@@ -204,20 +204,20 @@ class _Thread(Run):
         if self.carries:
             self.slots["carry"] = 0
 
-    def kept(self, register: Register) -> str:
+    def c_type(self, register: Register) -> str:
         """The type of a register's C variable: a float where it mostly holds one, so that compilers keep it among floats."""
         name, width = self.binder.registers.place(register)[0], self.binder.registers.width(register)
         return {4: "float", 8: "double"}[width] if register.name in self.floating else CLASS_TYPES[name]
 
     def bits(self, register: Register) -> str:
         """A register's variable as an unsigned number."""
-        place, kept = self.variable(register), self.kept(register)
-        return f"raw_{kept}({place})" if kept in ("float", "double") else place
+        place, c_type = self.variable(register), self.c_type(register)
+        return f"raw_{c_type}({place})" if c_type in ("float", "double") else place
 
     def of_bits(self, register: Register, expression: str) -> str:
         """Bits as a value of a register's variable."""
-        kept = self.kept(register)
-        return f"{kept}_of({expression})" if kept in ("float", "double") else expression
+        c_type = self.c_type(register)
+        return f"{c_type}_of({expression})" if c_type in ("float", "double") else expression
 
     def read(self, inst: Instruction, operand: Operand, type_name: str) -> str:
         if isinstance(operand, Special):
@@ -227,23 +227,23 @@ class _Thread(Run):
             return f"(({C_TYPES[type_name]}){word})"
         if not isinstance(operand, Register) or operand.name not in self.floating:
             return super().read(inst, operand, type_name)
-        place, kept = self.variable(operand), self.kept(operand)
+        place, c_type = self.variable(operand), self.c_type(operand)
         if type_name == "pred" or TYPE_BYTES[type_name] > self.binder.registers.width(operand):
             raise Untranslated(operand.name)
-        return place if C_TYPES.get(type_name) == kept else as_type(self.bits(operand), type_name)
+        return place if C_TYPES.get(type_name) == c_type else as_type(self.bits(operand), type_name)
 
     def write(self, inst: Instruction, operand: Operand, type_name: str, expression: str) -> None:
         if isinstance(operand, Sink):
             return
         if not isinstance(operand, Register):
             raise Untranslated(str(operand))
-        place, width, kept = self.variable(operand), self.binder.registers.width(operand), self.kept(operand)
+        place, width, c_type = self.variable(operand), self.binder.registers.width(operand), self.c_type(operand)
         is_predicate = type_name == "pred"
         if width != (1 if is_predicate else TYPE_BYTES[type_name]) or (place[0] == "p") != is_predicate:
             raise Untranslated(operand.name)
         floating = C_TYPES[type_name] if type_name in ("f32", "f64") else ""
-        if floating == kept:
-            value = f"plain_{kept}({expression})"
+        if floating == c_type:
+            value = f"plain_{c_type}({expression})"
         elif floating:
             value = f"bits_of_{floating}({expression})"
         else:
@@ -314,7 +314,7 @@ class _Thread(Run):
         lines = [f"t->x[{place}] = {value};" for place, value in enumerate(values) if value]
         lines += saved
         stop = "IN_WARP" if not kind.startswith("BARRIER") else "AT_BARRIER"
-        lines += [f"t->turns = n; t->at = {site + 1}; t->site = {site}; return {stop};", f"resume_{site}:;"]
+        lines += [f"t->iterations = n; t->at = {site + 1}; t->site = {site}; return {stop};", f"resume_{site}:;"]
         lines += back
         self.emit(inst, [*lines, *then])
 
@@ -764,7 +764,7 @@ class Kernel:
     is_ordered: bool
     """True if the order of blocks may decide about results."""
     thread_limit: int
-    """Turns of loops of one thread from which it seems to wait for another one."""
+    """Iterations of loops of one thread from which it seems to wait for another one."""
     follows_shuffles: bool
     failures: int = 0
     """Launches in a row that were given up."""
@@ -791,7 +791,7 @@ def is_worth_a_try(kernel: Kernel) -> bool:
 def expected_work(program: Program, grid: Dim3, block: Dim3) -> int:
     """A rough number of the instructions of a launch."""
     loops = any(target <= each.index for each in program.blocks for target in each.targets)
-    count = sum(len(each.body) + 1 for each in program.blocks) * (_TURNS if loops else 1)
+    count = sum(len(each.body) + 1 for each in program.blocks) * (_FORESEEN_ITERATIONS if loops else 1)
     return count * grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
 
 
@@ -895,12 +895,12 @@ def _source(program: Program, run: _Thread, texts: Sequence[str], shifts: Sequen
     variables = []
     for name, group in program.registers.items():
         if name in CLASS_TYPES:
-            variables += [f"{run.kept(register)} {run.variable(register)} = 0;" for register in group]
+            variables += [f"{run.c_type(register)} {run.variable(register)} = 0;" for register in group]
             variables += [f"uint8_t {run.mark(register)} = 1;" for register in group if register.name in run.undefined]
     cases = [f"case {site + 1}: goto resume_{site};" for site in run.resumes]
     body = [
         "static int run_thread(struct Context *c, struct Thread *t) {",
-        "int32_t *const hints = c->hints; uint64_t n = t->turns; const struct Who w = who_runs(c, t->number);",
+        "int32_t *const hints = c->hints; uint64_t n = t->iterations; const struct Who w = who_runs(c, t->number);",
         "const uint32_t thread = t->number; (void)thread; (void)hints; (void)n;",
         "uint64_t *const restrict counts = c->counts;",
         *variables,
@@ -1149,7 +1149,7 @@ class _Member:
         self.counts = np.zeros(len(program.blocks), np.uint64)
         gaps = _gaps(kernel, size)
         local = max(program.local_bytes * (threads if kernel.suspends else 1), 1)
-        self._kept = (
+        self._buffers = (
             granules,
             np.zeros(size + 16, np.uint8),
             gaps,
@@ -1159,7 +1159,7 @@ class _Member:
             np.zeros(kernel.hints, np.int32),
         )
         context.granules, context.shared, context.gaps, context.shared_granules, context.local, context.local_state, context.hints = (
-            each.ctypes.data for each in self._kept
+            each.ctypes.data for each in self._buffers
         )
         context.shared_bytes = max(size - program.shared_start, 0)
         context.counts = self.counts.ctypes.data

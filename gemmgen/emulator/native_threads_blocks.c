@@ -122,7 +122,7 @@ static int run_block(struct Context *c, struct Thread *threads, uint64_t block) 
       t->number = number;
       t->tid[0] = number % c->block[0], t->tid[1] = number / c->block[0] % c->block[1], t->tid[2] = number / c->block[0] / c->block[1];
       t->at = 0;
-      t->turns = 0;
+      t->iterations = 0;
       if (LOCAL_BYTES) memset(c->local_state, 0, LOCAL_BYTES);
       if (run_thread(c, t) != EXITED) return GIVEN_UP;
     }
@@ -134,7 +134,7 @@ static int run_block(struct Context *c, struct Thread *threads, uint64_t block) 
     t->number = number;
     t->tid[0] = number % c->block[0], t->tid[1] = number / c->block[0] % c->block[1], t->tid[2] = number / c->block[0] / c->block[1];
     t->at = 0;
-    t->turns = 0;
+    t->iterations = 0;
     t->state = RUNNING;
   }
   if (LOCAL_BYTES) memset(c->local_state, 0, (uint64_t)LOCAL_BYTES * count);

@@ -104,19 +104,19 @@ def _is_outside(inst: Instruction) -> bool:
 def _metadata_registers(program: Program) -> frozenset[str]:
     """Registers that are used for nothing but the metadata of sparse products: integers that name elements."""
     instructions = list(instructions_of(program))
-    found = {operand.name for inst in instructions if isinstance(operand := _metadata_operand(inst), Register)}
+    names = {operand.name for inst in instructions if isinstance(operand := _metadata_operand(inst), Register)}
     while True:
-        makers = [inst for inst in instructions if (written := written_by(inst)) and found.issuperset(written)]
+        makers = [inst for inst in instructions if (written := written_by(inst)) and names.issuperset(written)]
         more = {name for inst in makers if inst.opcode in _ON_BITS for name in source_registers(inst)}
-        if more <= found:
+        if more <= names:
             break
-        found |= more
+        names |= more
     while True:
-        users = (inst for inst in instructions if not ((written := written_by(inst)) and found.issuperset(written)))
+        users = (inst for inst in instructions if not ((written := written_by(inst)) and names.issuperset(written)))
         used = {name for inst in users for name in _sources_besides_metadata(inst)}
-        if not found & used:
-            return frozenset(found)
-        found -= used
+        if not names & used:
+            return frozenset(names)
+        names -= used
 
 
 def _metadata_operand(inst: Instruction) -> Operand | None:

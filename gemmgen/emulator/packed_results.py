@@ -45,11 +45,15 @@ def packing_of(program: Program) -> Packing:
     for block in program.blocks:
         earlier: set[int] = set()
         for inst in block.body:
-            found = trees.bytes_of(inst, earlier) if inst.opcode == "prmt" else None
+            sources = trees.bytes_of(inst, earlier) if inst.opcode == "prmt" else None
             earlier.add(id(inst))
-            if found is not None and len(set(found)) == _WORD and all(place == 0 and trees.is_sum(register) for register, place in found):
+            if (
+                sources is not None
+                and len(set(sources)) == _WORD
+                and all(place == 0 and trees.is_sum(register) for register, place in sources)
+            ):
                 found_words.append(inst)
-                words[id(inst)] = tuple(register for register, _ in found)
+                words[id(inst)] = tuple(register for register, _ in sources)
                 parts |= trees.parts_of[id(inst)]
     while others := [part for part, inst in parts.items() if part in words or not trees.read_by(inst, parts.keys() | words.keys())]:
         parts = {part: inst for part, inst in parts.items() if part not in others}

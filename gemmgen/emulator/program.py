@@ -461,10 +461,10 @@ class _Linker:
         self.flat.labels[f"{prefix}entry"] = len(self.flat.body)
         self._expand(function, prefix, bindings, 1)
         last = Instruction(FRAME, ("pop",), (Symbol(frame),), None, False, function.line, f"return of {function.name}", None)
-        back, kept = Register(f"{frame}return", "b32"), Register(f"back of {frame}", "b32")
-        self.flat.body.append(replace(last, opcode="mov", modifiers=("b32",), operands=(kept, back)))
+        back, target = Register(f"{frame}return", "b32"), Register(f"back of {frame}", "b32")
+        self.flat.body.append(replace(last, opcode="mov", modifiers=("b32",), operands=(target, back)))
         self.flat.body.append(last)
-        self.flat.body.append(replace(last, opcode="brx", modifiers=("idx",), operands=(kept, Symbol(f"{frame}targets"))))
+        self.flat.body.append(replace(last, opcode="brx", modifiers=("idx",), operands=(target, Symbol(f"{frame}targets"))))
 
     def _append_final_return(self) -> None:
         body = self.flat.body

@@ -74,19 +74,19 @@ def _full(plan: GroupPlan, binder: Binder, scratch: Scratch) -> Callable[[], Non
     copyto, multiply, add, shift, cut = np.copyto, np.multiply, np.add, np.right_shift, np.bitwise_and
 
     def full() -> None:
-        kept = residues.interned.get()
+        interned = residues.interned.get()
         for into, values in loads:
-            copyto(into, values if kept is None else kept.read(values))
+            copyto(into, values if interned is None else interned.read(values))
         for into, value in fills:
             into.fill(value)
         for first, second, into in products:
             multiply(first, second, into)
         if gather:
             values = array.take(addend_rows, 0)
-            copyto(addends, values if kept is None else kept.read(values))
+            copyto(addends, values if interned is None else interned.read(values))
         else:
             for into, values in addend_runs:
-                copyto(into, values if kept is None else kept.read(values))
+                copyto(into, values if interned is None else interned.read(values))
             for into, value in addend_fills:
                 into.fill(value)
         # Factors and addends are below 2^32, so sums stay below 2^64; the first fold leaves less than 2^34.
@@ -98,7 +98,7 @@ def _full(plan: GroupPlan, binder: Binder, scratch: Scratch) -> Callable[[], Non
         cut(sums, _MODULUS, sums)
         add(sums, addends, sums)
         for into, values in targets:
-            copyto(into, values if kept is None else residues.without_code(residues.words(values)), casting="same_kind")
+            copyto(into, values if interned is None else residues.without_code(residues.words(values)), casting="same_kind")
 
     return full
 

@@ -62,8 +62,8 @@ def elements_of(types: tuple[str, str]) -> residue_loops.Elements | None:
     """The table of the residues of elements in the present run; None where elements stand for their codes."""
     if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS[drawn.elements]):
         return drawn.in_loops
-    if (kept := residues.interned.get()) is not None and {residues.CODE_BITS.get(each) for each in types} == {16}:
-        return kept.elements
+    if (interned := residues.interned.get()) is not None and {residues.CODE_BITS.get(each) for each in types} == {16}:
+        return interned.elements
     long = residues.long_codes.get()
     return long.elements if types[0] == "tf32" and long is not None else None
 
@@ -113,8 +113,8 @@ def _residues_of(a: Array, b: Array, types: tuple[str, str]) -> tuple[Array, Arr
     if (drawn := whole_words.get()) is not None and set(types) <= set(_IN_WORDS[drawn.elements]):
         a, b = (each.astype(np.uint16) for each in (a, b)) if drawn.elements == 2 else (a, b)
         return drawn.of_elements(a), drawn.of_elements(b)
-    if (kept := residues.interned.get()) is not None and {residues.CODE_BITS.get(each) for each in types} == {16}:
-        return kept.residues.take(a), kept.residues.take(b)
+    if (interned := residues.interned.get()) is not None and {residues.CODE_BITS.get(each) for each in types} == {16}:
+        return interned.residues.take(a), interned.residues.take(b)
     if types[0] == "tf32" and (long := residues.long_codes.get()) is not None:
         return long.residues.take(a >> np.uint32(13)), long.residues.take(b >> np.uint32(13))
     return None

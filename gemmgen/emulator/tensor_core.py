@@ -122,9 +122,9 @@ def _trailing_zeros(numbers: Array) -> Array:
 def factor(bits: Array, type_name: str) -> Factor:
     """Takes a matrix apart. `bits` are uint16, uint8, or uint32 for tf32, of which the low 13 bits are ignored."""
     if type_name == "tf32":
-        kept = np.ascontiguousarray(bits & _TF32_BITS)
-        values, exponents = kept.view(np.float32), _exponents_of_float32(kept)
-        significand = (kept & np.uint32(0x7FFFFF)).astype(np.int64) | (exponents > _NO_EXPONENT).astype(np.int64) << 23
+        truncated = np.ascontiguousarray(bits & _TF32_BITS)
+        values, exponents = truncated.view(np.float32), _exponents_of_float32(truncated)
+        significand = (truncated & np.uint32(0x7FFFFF)).astype(np.int64) | (exponents > _NO_EXPONENT).astype(np.int64) << 23
         lowest_bits = np.where(exponents == _NO_EXPONENT, np.int16(_MIN_NO), exponents - 23 + _trailing_zeros(significand))
     else:
         table, table_exponents, table_lowest = _table(type_name)

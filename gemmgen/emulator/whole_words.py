@@ -205,14 +205,14 @@ def bytes_as_numbers(program: Program) -> dict[int, int]:
     """Permutations by which a byte of a word from memory becomes a number, by identity, with the byte's place: with its highest bit
     inverted, it is the lowest byte of a number from 2^23 on, from which code subtracts 2^23 + 128."""
     sources = _Sources(program)
-    found = {}
+    places = {}
     for inst in (inst for inst in instructions_of(program) if inst.opcode == "prmt" and inst.modifiers == ("b32",)):
         word, large, selector = inst.operands[1], sources.constant(inst.operands[2]), sources.constant(inst.operands[3])
         if large != _LARGE or selector is None or selector & ~3 != _LOWEST_BYTE or not isinstance(word, Register):
             continue
         if sources.holds_inverted(word.name):
-            found[id(inst)] = selector & 3
-    return found
+            places[id(inst)] = selector & 3
+    return places
 
 
 def _widens(inst: Instruction) -> bool:

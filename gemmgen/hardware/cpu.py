@@ -47,8 +47,8 @@ class CpuArchitecture:
 _V3 = frozenset({"avx2", "fma", "bmi2", "f16c"})
 
 CPU_ARCHITECTURES: dict[str, CpuArchitecture] = {
-    found.name: found
-    for found in (
+    architecture.name: architecture
+    for architecture in (
         CpuArchitecture("x86_64_v3", "x86_64", 8, 16, True, ("-march=x86-64-v3",), "x86_64-linux-gnu", ("-mcpu=x86_64_v3",), _V3),
         CpuArchitecture(
             "x86_64_v4",

@@ -200,13 +200,13 @@ class Operator:
         tensors: list[Any] = []
         pointers: list[int] = []
         low = form = 0
-        kept = None
+        filter_key = None
         for array in arrays:
             form += form
             if array is None:
                 pointers.append(0)
             elif array.__class__ is Filter:
-                kept = array.key
+                filter_key = array.key
                 pointers.append(0)
             else:
                 try:
@@ -220,7 +220,7 @@ class Operator:
         call = None
         if not low & 15:
             try:
-                for is_like, known in self._alike.get((options, form, kept, torch.is_grad_enabled()), ()):
+                for is_like, known in self._alike.get((options, form, filter_key, torch.is_grad_enabled()), ()):
                     if is_like(*tensors):
                         call = known
                         break
@@ -231,7 +231,7 @@ class Operator:
             if call is None:
                 return self._on_others(arrays, options, numbers, stream)
             if not low & 15:
-                self._recognise(torch, (options, form, kept, torch.is_grad_enabled()), tensors, call)
+                self._recognise(torch, (options, form, filter_key, torch.is_grad_enabled()), tensors, call)
         for index, order in call.orders:
             pointers[index] = arrays[index].ordered(order).data_ptr()
         given = self._given

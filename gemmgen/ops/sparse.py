@@ -168,13 +168,13 @@ def compress_2_4(b: Array, *, prune: bool = False) -> SparseWeight:
         host = host.view(sys.modules["torch"].int16 if kind == "bf16" else sys.modules["torch"].int8)
     rows = np.asarray(host).T.view(held)
     try:
-        kept, metadata = compress(rows, to_numbers(kind, rows), prune)
+        values, metadata = compress(rows, to_numbers(kind, rows), prune)
     except ValueError as error:
         raise LaunchError(f"compress_2_4: {error}, need zeros, or prune=True") from None
     if not is_torch(dense):
-        kept = kept.view(dense.dtype)
+        values = values.view(dense.dtype)
     lanes = lane_words(metadata, ELEMENTS[kind].bytes)
-    return SparseWeight(kind, (k, n), moved(kept, kind, dense), moved(metadata, "u16", dense), moved(lanes, "u32", dense))
+    return SparseWeight(kind, (k, n), moved(values, kind, dense), moved(metadata, "u16", dense), moved(lanes, "u32", dense))
 
 
 @dataclass(frozen=True)

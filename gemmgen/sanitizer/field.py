@@ -295,12 +295,12 @@ def _doubt(code: KernelCode, launches: Sequence[Launch], loads: DataLoads, narro
 
     for launch in launches:
         flow = ProgramFlow(link(code.ptx if isinstance(code.ptx, str) else code.ptx.decode(), launch.entry.symbol))
-        dependence = flow.dependence(loads.found.values(), flow.infinity_tests)
+        dependence = flow.dependence(loads.instructions.values(), flow.infinity_tests)
         if dependence.reason:
             return f"{launch.entry.name}: {dependence.reason}"
         if dependence.choices:
             return f"{launch.entry.name}: a choice depends on data: {dependence.choices[0].text.strip()}"
-        sources = frozenset(map(id, loads.found.values()))
+        sources = frozenset(map(id, loads.instructions.values()))
         sources |= held_in_shared(flow, sources) | results_of_floats(flow)
         if (inst := on_bits(flow, sources, narrowest=narrowest)) is not None:
             return f"{launch.entry.name}: it computes with the bits of numbers: {inst.text.strip()}"

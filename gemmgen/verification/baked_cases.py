@@ -73,15 +73,15 @@ def _baked(plan: InstancePlan, general: InstancePlan, cases: Sequence[Case]) -> 
         if not problems:
             key = tuple(dimensions.items()), tuple(case.scalars.items()), case.data, tuple(case.offsets.items())
             by_dimensions.setdefault(key, replace(case, dimensions=dimensions))
-    kept: list[Case] = []
+    smallest: list[Case] = []
     left = MAX_WORK
     names = family_of(plan.spec).own_sizes(plan)
     works = {id(case): prod(max(case.dimensions.get(name, 1), 1) for name in names) for case in by_dimensions.values()}
     for case in sorted(by_dimensions.values(), key=lambda one: works[id(one)]):
         left -= works[id(case)]
-        if left >= 0 or len(kept) < FEWEST:
-            kept.append(case)
-    chosen = {id(case) for case in kept}
+        if left >= 0 or len(smallest) < FEWEST:
+            smallest.append(case)
+    chosen = {id(case) for case in smallest}
     return [case for case in by_dimensions.values() if id(case) in chosen]
 
 

@@ -65,7 +65,7 @@ def verify_extremum(plan: KernelPlan, binary: Binary, case: Case, extremum: Extr
         loads = DataLoads({"X"}, bytes_too=True)
         got, given = _run(plan, binary, case, values, None, (loads,) if number == 0 and arithmetic is None else ())
         if number == 0:
-            traffic = Traffic(loads.bytes_of, set(loads.found))
+            traffic = Traffic(loads.bytes_of, set(loads.instructions))
         wrong = _difference(got, _best(values, extremum), _type_of(plan, "Y"), extremum)
         if wrong:
             return Outcome("wrong", wrong, number + 1)
@@ -136,16 +136,16 @@ def _adverse(plan: KernelPlan, case: Case, extremum: Extremum, rng: np.random.Ge
         yield from draws[1:]
         return
     turns = _lines(np.zeros(shape, np.int64), extremum).shape[:-1]
-    kept = [size if axis not in extremum.axes else 1 for axis, size in enumerate(shape)]
-    turn = (np.arange(math.prod(turns)) % _DRAWS).reshape(kept)
+    extents = [size if axis not in extremum.axes else 1 for axis, size in enumerate(shape)]
+    turn = (np.arange(math.prod(turns)) % _DRAWS).reshape(extents)
     yield np.choose(turn, draws)
 
 
 def _lines(values: npt.NDArray[Any], extremum: Extremum) -> npt.NDArray[Any]:
     """The lines of X, each along the last axis."""
-    kept = [axis for axis in range(values.ndim) if axis not in extremum.axes]
-    ordered = values.transpose(*kept, *extremum.axes)
-    return ordered.reshape(*ordered.shape[: len(kept)], -1)
+    other_axes = [axis for axis in range(values.ndim) if axis not in extremum.axes]
+    ordered = values.transpose(*other_axes, *extremum.axes)
+    return ordered.reshape(*ordered.shape[: len(other_axes)], -1)
 
 
 def _best(values: npt.NDArray[Any], extremum: Extremum) -> npt.NDArray[Any]:

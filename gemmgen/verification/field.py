@@ -56,12 +56,12 @@ _ROUNDED, _ROUNDED_MORE = 4, 1 << 13
 """Numbers that an instance may round to 16 bits: so many times as many as it stores, and some more."""
 _COLLISIONS = {"s8": 258 / 65536, "u8": (129**2 + 127) / 65536}
 """Chance that two numbers are rounded to one integer: some saturation stores 127 for 128, and that of unsigned integers 0 for all below."""
-_KEPT = ("f32", "bf16", "f16")
-"""Types of arrays of instances whose 16-bit numbers are kept, not hashed."""
+_INTERNED_TYPES = ("f32", "bf16", "f16")
+"""Types of arrays of instances whose 16-bit numbers are interned, not hashed."""
 METHOD = 5
 """Version of the claims: certificates quote no record of another one."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
-_Codes = Literal["numbers", "kept", "words"]
+_Codes = Literal["numbers", "interned", "words"]
 """The residues that codes of elements stand for: a code times 2^16; one of different random residues, for each code of 16 bits, which
 rounding keeps; and for elements of 8 bits as well, by the words that four of them lie in."""
 FIRST_PAIRED_ARCHITECTURE = "sm_80"
@@ -173,11 +173,11 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, bits: int = 
     for case in cases:
         chances: dict[_Codes, float] = {"numbers": by_hashes}
         if stages is None:
-            chances["kept"] = miss_bits_of_kept_codes(plan, oracle, case)
+            chances["interned"] = miss_bits_of_interned_codes(plan, oracle, case)
             chances["words"] = miss_bits_of_words(plan, binary, oracle, case)
         elif (of_case := _stages(plan, oracle, case)) is not None:
             chances["words"] = miss_bits_of_prepared_words(plan, binary, oracle, of_case)
-        better: tuple[_Codes, ...] = ("words", "kept")
+        better: tuple[_Codes, ...] = ("words", "interned")
         ways = [way for way in better if _runs(bits, chances.get(way, 0.0)) <= _runs(bits, by_hashes)]
         ways.append("numbers")
         for way in ways:
@@ -252,14 +252,14 @@ def miss_bits_of_run(plan: KernelPlan, oracle: FieldOracle, most: int = _FIELD_B
     return -math.log2((oracle.degree(plan) * 2.0 ** -min(drawn, most) if chance is None else chance) + collision)
 
 
-def miss_bits_of_kept_codes(plan: KernelPlan, oracle: FieldOracle, case: Case) -> float:
+def miss_bits_of_interned_codes(plan: KernelPlan, oracle: FieldOracle, case: Case) -> float:
     """Bits of confidence of one run in which codes of 16 bits are indices of different random residues, so that rounding loses nothing: the
     degree over the residues that are drawn from. 0 for instances with other types.
 
     If there are more elements than codes, elements that share one are the same variable, which makes a polynomial zero with a probability
     of the degree over the number of codes."""
     arrays = [array for array in plan.sequence.arrays if array.role != "workspace" and array.type not in _PLAIN]
-    if oracle.types(plan) or any(array.type not in _KEPT for array in arrays) or all(array.type == "f32" for array in arrays):
+    if oracle.types(plan) or any(array.type not in _INTERNED_TYPES for array in arrays) or all(array.type == "f32" for array in arrays):
         return 0.0
     return _bits_of_random_residues(plan, oracle, case)
 
@@ -273,10 +273,10 @@ def miss_bits_of_words(plan: KernelPlan, binary: Binary, oracle: FieldOracle, ca
     others = [array for array in arrays if array.name not in names]
     if types:
         fits = set(types.values()) == {"tf32"} and _elements_of(plan, names, case) <= residues.LongCodes.MOST
-        return _bits_of_random_residues(plan, oracle, case) if fits and all(array.type in _KEPT for array in others) else 0.0
+        return _bits_of_random_residues(plan, oracle, case) if fits and all(array.type in _INTERNED_TYPES for array in others) else 0.0
     paired = _names_in_pairs(plan, oracle)
     known = [array for array in others if (array.type == "s32" and (paired or not array.reads)) or array.name in paired]
-    if not names or any(array.type not in (*_KEPT, "s64") for array in others if array not in known):
+    if not names or any(array.type not in (*_INTERNED_TYPES, "s64") for array in others if array not in known):
         return 0.0
     if any(word_axis(array, case) is None for array in arrays if array.name in names):
         return 0.0
@@ -310,7 +310,7 @@ def miss_bits_of_prepared_words(plan: KernelPlan, binary: Binary, oracle: FieldO
 
 def _bits_of_random_residues(plan: KernelPlan, oracle: FieldOracle, case: Case, in_words: Collection[str] = ()) -> float:
     """Bits of confidence of one run whose elements, but for those that share codes of 16 bits, are different random residues."""
-    drawn, pool = _kept_codes(plan, case, in_words)
+    drawn, pool = _interned_codes(plan, case, in_words)
     degree = oracle.degree(plan)
     chance = degree / (residues.MODULUS - (1 << 17)) + (0.0 if drawn <= pool else degree / max(pool, 1))
     return -math.log2(chance) if pool > degree else 0.0
@@ -349,11 +349,11 @@ def word_axis(array: ArrayArgument, case: Case) -> int | None:
     return axes[0]
 
 
-def _kept_codes(plan: KernelPlan, case: Case, in_words: Collection[str] = ()) -> tuple[int, int]:
+def _interned_codes(plan: KernelPlan, case: Case, in_words: Collection[str] = ()) -> tuple[int, int]:
     """Elements of 16 bits that are drawn, but for those that are parts of words, and codes to draw them from."""
     counts = {reads: 0 for reads in (True, False)}
     for array in plan.sequence.arrays:
-        if array.role != "workspace" and array.type in _KEPT and array.type != "f32" and array.name not in in_words:
+        if array.role != "workspace" and array.type in _INTERNED_TYPES and array.type != "f32" and array.name not in in_words:
             size = math.prod(extent.evaluate(case.dimensions) for extent in array.shape)
             counts[True] += size * array.reads
             counts[False] += size * array.writes
@@ -375,12 +375,12 @@ def _run(
     """One run: the first wrong element, the number of elements compared, and why nothing can be claimed."""
     rng = np.random.default_rng([seed, case.seed])
     names = _names_in_words(plan, reference.oracle) if way == "words" else ()
-    elements, pool = _kept_codes(plan, case, names)
+    elements, pool = _interned_codes(plan, case, names)
     most = residues.POISONED - 1
     # Instances also round sums of rows and columns beyond the result's, which they do not store.
     results = max(most - pool, min(_ROUNDED * (most - pool) + _ROUNDED_MORE, most - elements))
-    kept = way != "numbers" and any(array.type in _KEPT and array.type != "f32" for array in plan.sequence.arrays)
-    token = residues.interned.set(residues.Interned(rng, elements, results) if kept else None)
+    interned = way != "numbers" and any(array.type in _INTERNED_TYPES and array.type != "f32" for array in plan.sequence.arrays)
+    token = residues.interned.set(residues.Interned(rng, elements, results) if interned else None)
     drawn = Words(rng, _bytes_of(plan, names, case) // WORD_BYTES, _elements_in_word(plan, reference.oracle)) if names else None
     prepared = _stages(plan, reference.oracle, case) if way == "words" else None
     if prepared is not None and prepared.elements_of_word > 1:
@@ -459,12 +459,12 @@ def _run_on(
 
 def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads, has_integers: bool) -> str:
     """Why the kernel is no polynomial: data decide about branches, addresses or values, or the bits of floats are computed with."""
-    flags = frozenset[int]().union(*(flow.flagged_words.flags(loads.bytes_of, loads.found) for flow in flows))
+    flags = frozenset[int]().union(*(flow.flagged_words.flags(loads.bytes_of, loads.instructions) for flow in flows))
     if flags != frozenset[int]().union(*(flow.flagged_words.tests for flow in flows)):
         return "words that are tested for zero hold more than numbers with a flag"
     for flow in flows:
         plain = flags | loads.of_given | flow.infinity_tests
-        dependence = flow.dependence(loads.found.values(), plain)
+        dependence = flow.dependence(loads.instructions.values(), plain)
         if dependence.reason:
             return dependence.reason
         if (inst := bits_of_numbers(flow, plain, has_integers=has_integers)) is not None:
@@ -507,11 +507,11 @@ def _fill(
         along.view(word)[...] = drawn.draw((*along.shape[:-1], words)).view(word)
     elif (long := residues.long_codes.get()) is not None and type_name == "tf32":
         piece.view.view(np.uint32)[...] = long.draw(shape)
-    elif (kept := residues.interned.get()) is not None:
+    elif (interned := residues.interned.get()) is not None:
         if type_name == "f32":
             piece.view.view(np.uint32)[...] = residues.without_code(rng.integers(0, residues.MODULUS, shape, dtype=np.uint32))
         else:
-            piece.view.view(np.uint16)[...] = kept.draw(shape)
+            piece.view.view(np.uint16)[...] = interned.draw(shape)
     else:
         word = _WORDS[ELEMENTS[type_name].bytes]
         limit = residues.MODULUS if type_name == "f32" else 1 << 8 * np.dtype(word).itemsize

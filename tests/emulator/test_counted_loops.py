@@ -1,4 +1,4 @@
-"""Loops that count: turns until their exit opens, beside counting them one by one."""
+"""Loops that count: iterations until their exit opens, beside counting them one by one."""
 
 import math
 
@@ -17,9 +17,9 @@ NOTHING = Instruction("setp", (), (), None, False, 0, "", None)
 
 
 def counted(way: Exit, counter: int, limit: int) -> float:
-    for turn in range(1 << BITS):
-        if way.open(way.normal(counter + way.offset + turn * way.step), way.normal(limit)):
-            return turn
+    for iteration in range(1 << BITS):
+        if way.open(way.normal(counter + way.offset + iteration * way.step), way.normal(limit)):
+            return iteration
     return math.inf
 
 
@@ -29,7 +29,7 @@ def counted(way: Exit, counter: int, limit: int) -> float:
 )  # fmt: skip
 def test_turns_are_those_that_counting_finds(relation, step, offset, signed, counter, limit):
     way = Exit(Register("r", "b32"), offset, step, relation, limit, BITS, signed, NOTHING)
-    told, found = way.turns(counter, limit), counted(way, counter, limit)
+    told, found = way.iterations(counter, limit), counted(way, counter, limit)
     if relation in ("eq", "ne"):
         assert told == found
     else:
@@ -39,7 +39,7 @@ def test_turns_are_those_that_counting_finds(relation, step, offset, signed, cou
 @pytest.mark.parametrize("relation, step, limit", [("ge", 3, 50), ("gt", 3, 50), ("le", -3, -7), ("lt", -3, -7), ("ge", 1, 31)])
 def test_turns_of_counters_that_do_not_wrap_are_exact(relation, step, limit):
     way = Exit(Register("r", "b32"), 0, step, relation, limit, BITS, limit < 31, NOTHING)
-    assert way.turns(2, limit) == counted(way, 2, limit)
+    assert way.iterations(2, limit) == counted(way, 2, limit)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_turns_of_counters_that_do_not_wrap_are_exact(relation, step, limit):
     [
         (
             "int f(int n, int sum) { return n == 0 ? sum : f(n - 2, sum ^ n); }",
-            "never ends: a counter, now -[0-9]+, changes by -[0-9]+ a turn",
+            "never ends: a counter, now -[0-9]+, changes by -[0-9]+ an iteration",
         ),
         (
             "int f(int n, int sum) { return n == 1 ? sum : f(n - 1, sum ^ n); }",

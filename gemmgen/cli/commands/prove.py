@@ -120,9 +120,9 @@ def command(
             shared=shared or "0",
             seconds=seconds,
         )
-        found = prove_sequence(foreign.sequence, foreign.code.ptx, seconds)
+        kernel_proofs = prove_sequence(foreign.sequence, foreign.code.ptx, seconds)
         subjects = [Subject(specs[0], foreign.entry.name, foreign.code.architecture, foreign.sequence)]
-        replayed: Sequence[KernelProof] = [_replayed(foreign.replay, proof) for proof in found]
+        replayed: Sequence[KernelProof] = [_replayed(foreign.replay, proof) for proof in kernel_proofs]
         proofs = {specs[0]: replayed}
     elif entry or block or grid or arrays or expects or shared:
         raise click.UsageError("--entry, --block, --grid, --array, --expects and --shared are for one FILE of kernels")
@@ -134,7 +134,7 @@ def command(
         for subject in subjects:
             _print(subject, proofs[subject.label])
     lacking = False
-    for proof in (each for found in proofs.values() for each in found):
+    for proof in (each for kernel_proofs in proofs.values() for each in kernel_proofs):
         wanted = {each.name for each in proof.properties} if "all" in required else set(required)
         lacking = lacking or not wanted <= set(proof.proved) or any(each.status == "refuted" for each in proof.properties)
     if lacking:
@@ -165,8 +165,8 @@ def _prove_specs(
         task = progress.add_task("proving", total=len(planned))
         for item, binary in zip(planned, binaries, strict=True):
             progress.update(task, description=item.file.label)
-            found = prove_sequence(item.plan.sequence, binary.ptx, seconds)
-            proofs[item.file.label] = [_replayed(partial(replay, item.plan, binary), proof) for proof in found]
+            kernel_proofs = prove_sequence(item.plan.sequence, binary.ptx, seconds)
+            proofs[item.file.label] = [_replayed(partial(replay, item.plan, binary), proof) for proof in kernel_proofs]
             progress.advance(task)
     subjects = [Subject(item.file.label, item.plan.name, item.plan.architecture.name, item.plan.sequence) for item in planned]
     return subjects, proofs

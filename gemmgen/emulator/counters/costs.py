@@ -91,9 +91,9 @@ def copy_costs(
     """Wavefronts of a ``cp.async`` of ``width`` bytes a lane (4, 8 or 16); ``filled`` lanes only fill with zeros.
 
     Banks count on both sides, those of the source being address / 4 mod 32 as well; equal words are not merged, and a filled lane
-    has no source. ``.ca``: see ``_turns``. ``.cg`` (``bypass``): a warp none of whose lanes reads costs the degree of the destination,
-    the words of a group of lanes that meet in one bank. One that only reads, without a number of bytes in its addresses, costs that or
-    the arrivals from the L2, whichever is more. Every other warp costs the larger of both sides' degrees, and the arrivals.
+    has no source. ``.ca``: see ``_asynchronous_wavefronts``. ``.cg`` (``bypass``): a warp none of whose lanes reads costs the degree of
+    the destination, the words of a group of lanes that meet in one bank. One that only reads, without a number of bytes in its addresses,
+    costs that or the arrivals from the L2, whichever is more. Every other warp costs the larger of both sides' degrees, and the arrivals.
 
     ``first_predicate``: as Nsight Compute counts a ``.cg`` copy whose condition is in the machine's predicate register P0. Then a
     ``chosen`` copy has the degree of the destination alone, and filled lanes of a ``sized`` one seem to read.
@@ -109,7 +109,7 @@ def copy_costs(
     ideal = np.maximum(-(-_count_distinct(words.reshape(len(words), -1)) // BANKS), groups)
     live = np.where(filled, -1, sources)
     if not bypass:
-        wavefronts = _turns(live, destinations, degrees, words_per_lane)
+        wavefronts = _asynchronous_wavefronts(live, destinations, degrees, words_per_lane)
         return SharedCosts(wavefronts, wavefronts - groups, ideal)
     if first_predicate and form == "chosen":
         wavefronts = degrees.sum(axis=1)
@@ -125,7 +125,7 @@ def copy_costs(
     return SharedCosts(wavefronts, wavefronts - extra - groups, np.where(reads & ~alone, 2 * ideal, ideal))
 
 
-def _turns(sources: np.ndarray, destinations: np.ndarray, degrees: np.ndarray, words_per_lane: int) -> np.ndarray:
+def _asynchronous_wavefronts(sources: np.ndarray, destinations: np.ndarray, degrees: np.ndarray, words_per_lane: int) -> np.ndarray:
     """Wavefronts of a ``cp.async.ca``, each warp; addresses are -1 for lanes that take no part, or have no source.
 
     In each wavefront every bank of the source offers the first lane that waits for it, and of the lanes that are offered the last one
@@ -138,16 +138,16 @@ def _turns(sources: np.ndarray, destinations: np.ndarray, degrees: np.ndarray, w
     for warp, group in np.argwhere((of_source > 1) & (degrees > 1)):
         lanes = slice(group * (WARP // words_per_lane), (group + 1) * (WARP // words_per_lane))
         pairs = zip(sources[warp, lanes].tolist(), destinations[warp, lanes].tolist(), strict=True)
-        degrees_of_all[warp, group] = _turns_of_group([pair for pair in pairs if pair[1] >= 0], (1 << words_per_lane) - 1)
-    turns: np.ndarray = degrees_of_all.sum(axis=1)
-    return turns
+        degrees_of_all[warp, group] = _wavefronts_of_group([pair for pair in pairs if pair[1] >= 0], (1 << words_per_lane) - 1)
+    wavefronts: np.ndarray = degrees_of_all.sum(axis=1)
+    return wavefronts
 
 
-def _turns_of_group(lanes: list[tuple[int, int]], words: int) -> int:
+def _wavefronts_of_group(lanes: list[tuple[int, int]], words: int) -> int:
     waiting = [(words << of // BANK_BYTES % BANKS if of >= 0 else 0, words << to // BANK_BYTES % BANKS) for of, to in lanes]
-    turns = 0
+    wavefronts = 0
     while waiting:
-        turns += 1
+        wavefronts += 1
         claimed, taken = 0, 0
         offered = []
         for number, (of, _) in enumerate(waiting):
@@ -160,7 +160,7 @@ def _turns_of_group(lanes: list[tuple[int, int]], words: int) -> int:
                 taken |= waiting[number][1]
                 served.add(number)
         waiting = [lane for number, lane in enumerate(waiting) if number not in served]
-    return turns
+    return wavefronts
 
 
 def _arrivals(sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Loads that a thread waits with: their values decide whether it leaves the loop that they are in.
 
-Such a load may see an unordered write, now or on a later turn. For any other load, the value depends on timing.
+Such a load may see an unordered write, now or on a later iteration. For any other load, the value depends on timing.
 """
 
 from __future__ import annotations

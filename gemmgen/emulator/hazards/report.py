@@ -358,13 +358,13 @@ class Findings:
 
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
-        self._found: dict[tuple[object, ...], HazardError] = {}
+        self._hazards: dict[tuple[object, ...], HazardError] = {}
         self._repeats = 0
         self.are_enough = False
         """True once there are so many errors that the search stops; the launch continues without it."""
 
     def __bool__(self) -> bool:
-        return any(hazard.severity == "error" for hazard in self._found.values())
+        return any(hazard.severity == "error" for hazard in self._hazards.values())
 
     def add(self, hazard: HazardError) -> None:
         """Notes a hazard. Once the search has stopped nothing is noted: accesses are no longer recorded, so memory that
@@ -377,19 +377,19 @@ class Findings:
         if re.search(r"\b(?:shared address|global offset) \d", array):
             array = re.sub(r"\d+", "", array)
         key = (type(hazard), array, _place(hazard.instruction), _place(hazard.other))
-        known = self._found.setdefault(key, hazard)
+        known = self._hazards.setdefault(key, hazard)
         if known is not hazard:
             known.count += hazard.count
         if hazard.severity != "error":
             return
         self._repeats += 1
-        if self._repeats >= MAX_REPEATS or sum(known.severity == "error" for known in self._found.values()) >= MAX_HAZARDS:
+        if self._repeats >= MAX_REPEATS or sum(known.severity == "error" for known in self._hazards.values()) >= MAX_HAZARDS:
             self.are_enough = True
 
     def all(self) -> tuple[HazardError, ...]:
         """Findings, the worst first."""
         ranks = ("error", "warning", "note")
-        return tuple(sorted(self._found.values(), key=lambda hazard: ranks.index(type(hazard).severity)))
+        return tuple(sorted(self._hazards.values(), key=lambda hazard: ranks.index(type(hazard).severity)))
 
     def error(self, last: EmulatorError | None = None) -> HazardError:
         """The first hazard, with all others, and with the error that ended the launch."""

@@ -54,7 +54,7 @@ class Site:
 
 
 def site_of(access: Access, waits: bool = False, guesses: bool = False) -> Site:
-    """The meaning of an access. `waits`: it is a load whose value decides on another turn of its loop; `guesses`: one whose
+    """The meaning of an access. `waits`: it is a load whose value decides on another iteration of its loop; `guesses`: one whose
     value a compare-and-swap checks."""
     inst = access.instruction
     atomic = access.kind == "atomic"

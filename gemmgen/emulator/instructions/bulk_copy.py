@@ -317,10 +317,10 @@ def _to_global(inst: Instruction, binder: Binder, operands: list[Operand]) -> Op
                 put = _putter(units, combine, written)
             else:
                 chosen = np.array([byte for byte in range(_CHUNK) if masks[position] >> byte & 1], np.int64)
-                kept = (np.arange(count // _CHUNK)[:, None] * _CHUNK + chosen).ravel()
-                to = written[:1].sum() * _CHUNK + kept
+                places = (np.arange(count // _CHUNK)[:, None] * _CHUNK + chosen).ravel()
+                to = written[:1].sum() * _CHUNK + places
                 ends.global_units("store", lane, to, 1)
-                put = _byte_putter(units, to, kept)
+                put = _byte_putter(units, to, places)
             ends.engines.copies.issue_in_group(Copy(inst, lane, _taker(shared.units, reads.chunks), put, reads))
 
     return by_lanes(binder, run)
@@ -330,9 +330,9 @@ def _putter(units: dict[int, np.ndarray], combine: Combine, index: np.ndarray, u
     return lambda data: combine(units, index, data, unit)
 
 
-def _byte_putter(units: dict[int, np.ndarray], index: np.ndarray, kept: np.ndarray) -> Callable[[np.ndarray], None]:
+def _byte_putter(units: dict[int, np.ndarray], index: np.ndarray, places: np.ndarray) -> Callable[[np.ndarray], None]:
     def put(data: np.ndarray) -> None:
-        units[1][index] = data.view(np.uint8)[kept]
+        units[1][index] = data.view(np.uint8)[places]
 
     return put
 

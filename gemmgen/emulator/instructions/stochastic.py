@@ -64,8 +64,8 @@ def round_by(value: np.ndarray, random: np.ndarray, narrow: _Narrow, relu: bool,
     lowest = 2 - (1 << narrow.exponent - 1)
     dropped = np.minimum(_FLOAT_BITS - narrow.mantissa + np.maximum(lowest - exponent, 0), 2 * _FLOAT_BITS)
     top = (significand >> dropped - narrow.random) & (1 << narrow.random) - 1
-    kept = (significand >> dropped) + (top + random >> narrow.random)
-    codes = (np.maximum(exponent - lowest, 0) << narrow.mantissa) + kept
+    rounded = (significand >> dropped) + (top + random >> narrow.random)
+    codes = (np.maximum(exponent - lowest, 0) << narrow.mantissa) + rounded
     codes = np.where(codes > narrow.largest, narrow.largest if saturate else narrow.infinity, codes)
     negative = bits >> 31 & 1
     codes = np.where(negative > 0, 0, codes) if relu else codes | negative << narrow.exponent + narrow.mantissa

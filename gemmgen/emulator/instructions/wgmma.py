@@ -329,8 +329,8 @@ class _Product:
 
     def _sums_by_row(self, a: np.ndarray, b: np.ndarray, sums: np.ndarray, places: np.ndarray) -> np.ndarray:
         """The sums of a sparse A, whose rows select different rows of B each, so that those that are left out take no part."""
-        kept = np.take_along_axis(b[:, None], places[:, :, None], axis=3)
-        rows = self._sums(a.reshape(-1, 1, a.shape[2]), kept.reshape(-1, *kept.shape[2:]), sums.reshape(-1, 1, self.columns))
+        selected = np.take_along_axis(b[:, None], places[:, :, None], axis=3)
+        rows = self._sums(a.reshape(-1, 1, a.shape[2]), selected.reshape(-1, *selected.shape[2:]), sums.reshape(-1, 1, self.columns))
         return rows.reshape(sums.shape)
 
     def _sums(self, a: np.ndarray, b: np.ndarray, sums: np.ndarray) -> np.ndarray:

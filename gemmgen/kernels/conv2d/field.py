@@ -23,7 +23,7 @@ from gemmgen.kernels.conv2d.spec import DirectMainloop, NoActivation
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Case, FieldPart
 
-_KEPT = ("kind", "zero_point", "bias", "residual", "alpha", "beta", "gamma", "activation", "epilogue")
+_SHARED_FIELDS = ("kind", "zero_point", "bias", "residual", "alpha", "beta", "gamma", "activation", "epilogue")
 _BORDERED = ("3 x 3, padding 1", "1 x 1", "several blocks", "one below a tile", "one tile")
 _CUT = ("pixels one above a tile", "columns and rows one above", "one above a tile", "2 x 2 tiles")
 
@@ -34,10 +34,10 @@ def reference_spec(plan: FinishingPlan) -> dict[str, Any]:
     if _sums_in_numpy(plan):
         return _finishing_spec(plan)
     fields = spec.model_dump(mode="json", exclude_unset=True)
-    kept = {name: fields[name] for name in _KEPT if name in fields}
+    shared_fields = {name: fields[name] for name in _SHARED_FIELDS if name in fields}
     if plan.unit:
-        kept.pop("activation", None)
-    return kept | {
+        shared_fields.pop("activation", None)
+    return shared_fields | {
         "mainloop": {
             "strategy": "direct",
             "pixels": 1 if not isinstance(plan, DirectPlan) or cast("DirectMainloop", spec.mainloop).pixels > 1 else 2,
@@ -59,10 +59,10 @@ def _sums_in_numpy(plan: FinishingPlan) -> bool:
 def _finishing_spec(plan: FinishingPlan) -> dict[str, Any]:
     """The direct kernel of the same residual and activation, whose bias is the whole sum."""
     fields = plan.spec.model_dump(mode="json", exclude_unset=True)
-    kept = {name: fields[name] for name in ("kind", "residual", "gamma", "activation") if name in fields}
+    shared_fields = {name: fields[name] for name in ("kind", "residual", "gamma", "activation") if name in fields}
     if plan.unit:
-        kept.pop("activation", None)
-    return kept | {
+        shared_fields.pop("activation", None)
+    return shared_fields | {
         "mainloop": {"strategy": "direct", "pixels": 1},
         "alpha": "one",
         "beta": "one",

@@ -13,13 +13,13 @@ from gemmgen.kernels.elementwise.plan import ElementwisePlan
 from gemmgen.kernels.epilogue.degree import degree_of_steps
 from gemmgen.kernels.family import Case, FieldPart
 
-_KEPT = ("kind", "input", "output", "operations", "rank")
+_SHARED_FIELDS = ("kind", "input", "output", "operations", "rank")
 
 
 def reference_spec(plan: ElementwisePlan) -> dict[str, Any]:
     """The operations on one element per thread."""
     fields = plan.spec.model_dump(mode="json", exclude_unset=True)
-    return {name: fields[name] for name in _KEPT if name in fields} | {"inner": "strided", "label": "field_reference"}
+    return {name: fields[name] for name in _SHARED_FIELDS if name in fields} | {"inner": "strided", "label": "field_reference"}
 
 
 def field_cases(plan: ElementwisePlan) -> list[Case]:

@@ -30,13 +30,13 @@ _REFERENCE = {
     "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}},
     "storage": {"a": "f32", "b": "f32", "c": "f32"},
 }
-_KEPT = ("kind", "order", "epilogue")
+_SHARED_FIELDS = ("kind", "order", "epilogue")
 
 
 def reference_spec(plan: GemmPlan) -> dict[str, Any]:
     """The naive kernel in float32 with the same epilogue."""
     fields = plan.spec.model_dump(mode="json", exclude_unset=True)
-    shared = {name: fields[name] for name in _KEPT if name in fields}
+    shared = {name: fields[name] for name in _SHARED_FIELDS if name in fields}
     batch = "strided" if plan.spec.batch == "strided" else "none"
     shared["accuracy"] = epilogue_accuracy(plan.spec)
     return {**shared, **_REFERENCE, "alpha": "argument", "beta": "argument", "batch": batch, "label": "field_reference"}

@@ -285,11 +285,11 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
     def mainloop_digest(self) -> str:
         """A name for the properties of the mainloop that may decide about that order."""
         fields = self.spec.mainloop.model_dump(mode="json")
-        kept = sorted(
+        decisive = sorted(
             (name, str(value)) for name, value in fields.items() if name not in ("stages", "min_blocks_per_sm", "persistent_blocks")
         )
         layout = (self.matrix_a.row_major, self.matrix_b.row_major, self.matrix_a.alignment, self.spec.transpose, self.spec.order)
-        return hashlib.sha256(repr((kept, layout)).encode()).hexdigest()[:8]
+        return hashlib.sha256(repr((decisive, layout)).encode()).hexdigest()[:8]
 
     def product_bound(self, a: Array, b: Array, slices: int) -> Array:
         """Largest error of A B. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1: each of the k terms takes

@@ -311,7 +311,7 @@ def _in_place(
 
     letters, aligned, table = "", [], np.zeros((len(shapes), len(SIZES)), np.int32)
     table[:, :3] = shapes
-    pointers, kept = [], []
+    pointers, copies = [], []
     for axis, (matrices, promise) in enumerate(zip(operands, _widest(kind, result), strict=True)):
         by_columns = axis < 2 and not all(is_stored(layout, True) for _, _, layout in matrices)
         by_columns = by_columns and all(is_stored(layout, False) for _, _, layout in matrices)
@@ -319,7 +319,7 @@ def _in_place(
         for index, (array, view, layout) in enumerate(matrices):
             if not is_stored(layout, not by_columns):
                 array = copied(array, Copy("a" if axis == 0 else "b", layout.shape, False))
-                kept.append(array)
+                copies.append(array)
                 view = view_of(array, "copy", None)
                 layout = layout_of(view)
             slow = 1 if by_columns else 0

@@ -165,9 +165,9 @@ class Launcher:
             return
         workspace = self._workspaces.of(stream)
         if workspace is None:
-            kept = self._workspaces.of_graph(self.workspace_bytes) if self.workspace_zero_bytes else None
-            if kept is not None:
-                block.workspace.value = kept
+            address = self._workspaces.of_graph(self.workspace_bytes) if self.workspace_zero_bytes else None
+            if address is not None:
+                block.workspace.value = address
                 self._enqueue_all(block)
                 return
             owner, address = self._capture_allocate(self.workspace_bytes, stream)

@@ -35,16 +35,16 @@ _VERSION = re.compile(r"_v\d+$|_ptsz$|_ptds$")
 _WRAPPER = """#!{python}
 # nvcc for gemmgen run: the call with the architecture, the kind of PTX and the runtime that the emulator needs.
 import os, sys
-kept, words = [], sys.argv[1:]
+passed, words = [], sys.argv[1:]
 skipped = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code", "--gpu-code", "-cudart", "--cudart")
 while words:
     word = words.pop(0)
     if word in skipped:
         words = words[1:]
     elif not word.startswith(tuple(name + "=" for name in skipped)) and not word.startswith(("-arch=", "-gencode=")):
-        kept.append(word)
-query = not kept or any(word in ("--version", "-V", "--help", "-h", "--dryrun", "-dryrun") for word in kept)
-os.execv({nvcc!r}, [{nvcc!r}, *kept, *([] if query else {options!r})])
+        passed.append(word)
+query = not passed or any(word in ("--version", "-V", "--help", "-h", "--dryrun", "-dryrun") for word in passed)
+os.execv({nvcc!r}, [{nvcc!r}, *passed, *([] if query else {options!r})])
 """
 
 

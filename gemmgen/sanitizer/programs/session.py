@@ -303,12 +303,12 @@ class Session:
 
     def _as_residues(self, module: DeviceModule, name: str, parameters: bytes) -> bytes:
         """A launch's arguments over a field: numbers of the type float become residues, as literals of kernels do."""
-        found, entry = bytearray(parameters), self.device.kernel(module, name).entry
+        converted, entry = bytearray(parameters), self.device.kernel(module, name).entry
         for parameter, (offset, size) in zip(entry.parameters, self.device.layout(module, name).parameters, strict=True):
-            if parameter.type == "f32" and size == 4 and offset + size <= len(found):
-                (value,) = struct.unpack_from("<f", found, offset)
-                found[offset : offset + size] = residues.of_float(value).tobytes()
-        return bytes(found)
+            if parameter.type == "f32" and size == 4 and offset + size <= len(converted):
+                (value,) = struct.unpack_from("<f", converted, offset)
+                converted[offset : offset + size] = residues.of_float(value).tobytes()
+        return bytes(converted)
 
     def _launch(self, body: Body) -> bytes:
         module_number = body.number("Q")

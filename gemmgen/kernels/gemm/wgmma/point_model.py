@@ -123,14 +123,14 @@ class Process:
         # Half the squared distance, negated, is the product less half of each square: one multiplication makes it.
         half = -0.5 * (scaled**2).sum(axis=1, keepdims=True)
         left = np.concatenate([scaled, half, np.ones_like(half)], axis=1)
-        found: Column = np.zeros(len(scaled))
+        total: Column = np.zeros(len(scaled))
         # In parts that a BLAS multiplies by one thread: starting others takes longer than all of it.
         part = max(1, ALONE // max(left.size, 1))
         for first in range(0, len(self.weights), part):
             kinship = left @ self._extended[:, first : first + part]
             np.exp(kinship, out=kinship)
-            found += kinship @ self.weights[first : first + part]
-        return found
+            total += kinship @ self.weights[first : first + part]
+        return total
 
     @cached_property
     def _extended(self) -> Matrix:

@@ -89,7 +89,7 @@ class Trail(Observer):
                 instruction=block.terminator or block.body[0],
                 threads=self._geometry.describe(np.array([self._lane])),
             )
-        # The place to compare with moves on at steps 1, 2, 4 and so on (Brent's method) until it lies in the loop and stays for a turn.
+        # The place to compare with moves on at steps 1, 2, 4 and so on (Brent's method) until it is in the loop and stays for an iteration.
         self._steps += 1
         if self._steps >= self._move_at:
             self._move_at *= 2
