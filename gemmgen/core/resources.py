@@ -1,4 +1,4 @@
-"""Places of templates, ready-made specs and the library: inside the installed package, or beside it in a checkout."""
+"""Places of templates, ready-made specs, the library and the pages of findings: in the installed package, or beside it in a checkout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def resource_directory(name: str) -> Path:
-    """The directory ``templates``, ``specs`` or ``generated``; ``FileNotFoundError`` if the installation lacks it."""
+    """The directory ``templates``, ``specs``, ``generated`` or ``docs``; ``FileNotFoundError`` if the installation lacks it."""
     for parent in (_PACKAGE / "_resources", _PACKAGE.parent):
         if (parent / name).is_dir():
             return parent / name

@@ -48,25 +48,8 @@ _MAX_STEPS = 200_000
 _VALUES = (-math.inf, -1.0, -0.0, 0.0, 2.0, math.inf, math.nan)
 """One of each kind: all orders of two numbers occur among them, and both zeros."""
 _BITS = {
-    "add",
-    "sub",
-    "mul",
-    "mad",
-    "shl",
-    "shr",
-    "and",
-    "or",
-    "xor",
-    "not",
-    "cvt",
-    "cvta",
-    "mov",
-    "min",
-    "max",
-    "selp",
-    "setp",
-    "rem",
-    "div",
+    *("add", "sub", "mul", "mad", "shl", "shr", "and", "or", "xor", "not", "cvt", "cvta", "mov", "min", "max", "selp", "setp", "rem"),
+    *("div",),
 }
 """Instructions without data whose results follow from their operands."""
 

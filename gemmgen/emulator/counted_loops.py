@@ -14,24 +14,8 @@ from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Operand, Register, registers_of
 
 _BITWISE = {
-    "and",
-    "bfe",
-    "bfi",
-    "brev",
-    "clz",
-    "lop3",
-    "mov",
-    "not",
-    "or",
-    "popc",
-    "prmt",
-    "selp",
-    "setp",
-    "shf",
-    "shl",
-    "shr",
-    "slct",
-    "xor",
+    *("and", "bfe", "bfi", "brev", "clz", "lop3", "mov", "not", "or", "popc", "prmt", "selp", "setp", "shf", "shl", "shr", "slct"),
+    *("xor",),
 }
 _ARITHMETIC = {"abs", "add", "cvt", "div", "fma", "mad", "max", "min", "mul", "neg", "rcp", "rem", "sqrt", "sub"}
 _REGISTERS_ONLY = _BITWISE | _ARITHMETIC

@@ -636,27 +636,8 @@ def _translate(run: _Thread, inst: Instruction, live: frozenset[str]) -> None:
 
 
 _MOVES = {
-    "mov",
-    "selp",
-    "add",
-    "sub",
-    "mul",
-    "mad",
-    "fma",
-    "cvt",
-    "cvta",
-    "and",
-    "or",
-    "xor",
-    "not",
-    "shl",
-    "shr",
-    "lop3",
-    "setp",
-    "min",
-    "max",
-    "neg",
-    "abs",
+    *("mov", "selp", "add", "sub", "mul", "mad", "fma", "cvt", "cvta", "and", "or", "xor", "not", "shl", "shr", "lop3", "setp", "min"),
+    *("max", "neg", "abs"),
 }
 """Instructions that move an undefined value without an effect; every other one that may read such a value is not translated."""
 

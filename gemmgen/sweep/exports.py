@@ -108,19 +108,8 @@ EXPORTS: dict[str, Export] = {
 _FORMS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "t4", ".xml": "junit", ".html": "html", ".htm": "html"}
 
 _SCALARS = (
-    "sweep",
-    "kind",
-    "instance",
-    "architecture",
-    "device",
-    "backend",
-    "compiler",
-    "stage",
-    "status",
-    "reason_code",
-    "reason",
-    "date",
-    "digest",
+    *("sweep", "kind", "instance", "architecture", "device", "backend", "compiler", "stage", "status", "reason_code", "reason"),
+    *("date", "digest"),
 )
 
 _ABSENT = object()

@@ -11,6 +11,7 @@ from emulator.helpers import compile_ptx
 
 import gemmgen
 from gemmgen import emulator
+from gemmgen.core.resources import resource_directory
 from gemmgen.sanitizer.explanations import EXPLANATIONS
 
 from .example_frames import FRAMES
@@ -31,6 +32,7 @@ def found(code: str, example: str) -> list[str]:
 
 def test_every_page_has_a_frame_or_a_test_of_its_own() -> None:
     assert set(EXPLANATIONS) == {*FRAMES, OPTIONS}
+    assert len(EXPLANATIONS) == (resource_directory("docs") / "findings.md").read_text().count("\n## ")
 
 
 @pytest.mark.parametrize("code", [code for code in FRAMES if code != SEQUENCE])

@@ -16,7 +16,7 @@ import yaml
 from cli.conftest import Run
 
 from gemmgen.emulator.buffers import DeviceMemory
-from gemmgen.sanitizer.explanations import as_markdown, explain
+from gemmgen.sanitizer.explanations import explain
 from gemmgen.sanitizer.findings import code_of
 from gemmgen.sanitizer.launch_file import LaunchFile, bind_launches
 from gemmgen.sanitizer.launches import Settings, run_launches
@@ -155,11 +155,6 @@ def test_an_option_reaches_the_compiler(run: Run) -> None:
     Path("k.cu").write_text("__global__ void k(int* o) { *o = __cplusplus / 100; }\n")
     launch = ["emulate", "k.cu", "--grid", "1", "--block", "1", "--arg", "i32[1]", "--print", "0"]
     assert "2020" in run(*launch, "--option=--std=c++20").out and "2017" in run(*launch).out
-
-
-def test_the_document_of_findings_is_current() -> None:
-    document = Path(__file__).parents[2] / "docs" / "findings.md"
-    assert document.read_text() == as_markdown()
 
 
 def test_the_action_passes_arguments_whole(tmp_path: Path) -> None:

@@ -22,29 +22,9 @@ from gemmgen.emulator.ptx.syntax import (
 )
 
 _SPECIALS = (
-    "%tid",
-    "%ntid",
-    "%ctaid",
-    "%nctaid",
-    "%laneid",
-    "%warpid",
-    "%nwarpid",
-    "%lanemask_",
-    "%clock",
-    "%globaltimer",
-    "%smid",
-    "%nsmid",
-    "%gridid",
-    "%dynamic_smem_size",
-    "%total_smem_size",
-    "%cluster",
-    "%nclusterid",
-    "%is_explicit_cluster",
-    "%envreg",
-    "%pm",
-    "%aggr_smem_size",
-    "%reserved_smem",
-    "%current_graph_exec",
+    *("%tid", "%ntid", "%ctaid", "%nctaid", "%laneid", "%warpid", "%nwarpid", "%lanemask_", "%clock", "%globaltimer", "%smid"),
+    *("%nsmid", "%gridid", "%dynamic_smem_size", "%total_smem_size", "%cluster", "%nclusterid", "%is_explicit_cluster", "%envreg"),
+    *("%pm", "%aggr_smem_size", "%reserved_smem", "%current_graph_exec"),
 )
 
 
