@@ -232,7 +232,7 @@ class Knowledge:
         blocks, factors = shape[0], self.contract.grid_factors[0]
         if shape[1:] != (1, 1) or len(factors) < 2 or not z3.is_int_value(factors[0]) or factors[0].as_long() != blocks:
             raise Unliftable(None, "a grid that is no number of clusters along x")
-        cluster, rank = z3.Int("clusterid.x"), z3.Int("cluster_ctarank")
+        cluster, rank = z3.Int("clusterid.x"), z3.Int("ctarank.x")  # with a dot, unlike the names of dimensions
         clusters = factors[1] if len(factors) == 2 else z3.Product(*factors[1:])
         self.private += [cluster, rank]
         self.facts += [cluster >= 0, cluster < clusters, rank >= 0, rank < blocks]

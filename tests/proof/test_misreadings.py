@@ -103,6 +103,15 @@ IN_ROWS = {
     "expects": ("m <= 10000", "n <= 10000", "n >= 1"),
 }
 STORE_IN_ROWS = "if (row < m && column < n) y[row * n + column] = 1;"
+WRONG["a size with the name of a block's rank"] = Reading(
+    "once",
+    'unsigned c; asm("mov.u32 %0, %%clusterid.x;" : "=r"(c)); const int i = c * 64 + threadIdx.x; if (i < n) y[i] = x[i];',
+    "const float* x, float* y, int n, int cluster_ctarank",
+    grid="2 * ceil_div(n, 64)",
+    expects=("n <= 10000", "cluster_ctarank <= 0"),
+    architecture="sm_90a",
+    bounds="__cluster_dims__(2, 1, 1)",
+)
 WRONG["blocks with rows of two lengths"] = Reading("complete", ROWS_OF_A_LENGTH.format("(blockIdx.x & 1)") + STORE_IN_ROWS, **IN_ROWS)
 
 
