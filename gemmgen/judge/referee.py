@@ -455,9 +455,9 @@ class Referee:
             # Loops over many elements have unrolled copies of their decisions, and loops over the rest.
             for values in (*mixed, *alone) if sizes == base or max(sizes.values(), default=0) >= FAR else mixed:
                 if any(True for _ in noted.one_sided(answers)):
-                    arrays = self._sprinkled(sizes, values)
-                    if self._note_extremes(noted, sizes, arrays, answers):
-                        self._check_found(sizes, arrays)
+                    arrays, before = self._sprinkled(sizes, values), answers.copy()
+                    if self._note_extremes(noted, sizes, arrays, answers) and not self._check_found(sizes, arrays):
+                        answers[:] = before
         for inst, answer in noted.one_sided(answers):
             line = f" in line {inst.location.own().line}" if inst.location is not None else ""
             self._fail("untested", base, f"a decision by data{line} is always {str(answer).lower()}: {inst.text.strip()}")
@@ -470,7 +470,10 @@ class Referee:
         own = [sign * value for value in self._in_code(floats_of)[:_LITERALS] for sign in (1, -1)]
         beside = [value * factor for value in own for factor in (1, 2, 0.5)]
         least, most = extremes.MODERATE
-        tiny, huge = [value for value in beside if abs(value) < least], [value for value in beside if most < abs(value) < 2.0**127]
+        tiny, huge = (
+            [value for value in beside if 2.0**-148 < abs(value) < least],
+            [value for value in beside if most < abs(value) < 2.0**127],
+        )
         finite = [value for value in _EXTREMES if math.isfinite(value)]
         alone = [(value,) for value in (min(tiny, key=abs, default=0.0), max(huge, default=0.0)) if value]
         return [each for each in (finite, _EXTREMES, [value for value in own if least <= abs(value) <= most], tiny, huge, *alone) if each]
@@ -499,13 +502,14 @@ class Referee:
         self._check_extremes([(sizes, fewer)])
         return is_new
 
-    def _check_found(self, sizes: dict[str, int], arrays: Arrays) -> None:
-        """Judges the results of a problem by which a decision had a new answer."""
+    def _check_found(self, sizes: dict[str, int], arrays: Arrays) -> bool:
+        """Judges the results of a problem by which a decision had a new answer; False if no wrong result would show, as all may be zero."""
         if not extremes.are_moderate(self._numbers(arrays)):
-            self._check_extremes([(sizes, arrays)])
-        elif (run := self._run(sizes, arrays)) is not None:
+            return self._check_extremes([(sizes, arrays)])
+        if (run := self._run(sizes, arrays)) is not None:
             wanted, magnitude = self.reference.answers(_with_magnitudes([Question(sizes, self._numbers(arrays))]))
             self._compare(sizes, "further", run, wanted, magnitude)
+        return True
 
     def _search_shapes(self) -> None:
         """Looks for shapes by which decisions have other answers than in all shapes so far, beginning with those that had new ones."""
@@ -993,8 +997,10 @@ class Referee:
             self.verdict.checks.append("NaN and infinities, beside numbers and zeros")
             self._check_extremes([(self.given[0], arrays) for arrays in inputs])
 
-    def _check_extremes(self, problems: Problems) -> None:
-        """Judges the results for data with undefined, infinite, tiny or huge numbers, in every element that is defined there."""
+    def _check_extremes(self, problems: Problems) -> bool:
+        """Judges the results for data with undefined, infinite, tiny or huge numbers, in every element that is defined there; False if all
+        results may be zero or anything."""
+        shows = False
         own = any(ELEMENTS[argument.type].format is None for argument in self.task.arrays if argument.role == "output")
         finite = not own and not self._has_own_bounds
         questions: list[Question] = []
@@ -1007,16 +1013,17 @@ class Referee:
         ]
         for number, (sizes, arrays) in enumerate(problems):
             numbers = self._numbers(arrays)
-            if self.task.special_values == "ignore" and not extremes.are_finite(numbers):
-                continue
-            if (run := self._run(sizes, arrays)) is not None:
-                places = range(3 * number, 3 * number + 3)
-                self._compare_extremes(sizes, numbers, run, [(answers[place], answers[len(questions) + place]) for place in places])
+            ignored = self.task.special_values == "ignore" and not extremes.are_finite(numbers)
+            run = None if ignored else self._run(sizes, arrays)
+            pairs = [(answers[place], answers[len(questions) + place]) for place in range(3 * number, 3 * number + 3)]
+            shows |= run is None or self._compare_extremes(sizes, numbers, run, pairs)
+        return shows
 
-    def _compare_extremes(self, sizes: dict[str, int], numbers: Arrays, run: Called, answers: Sequence[tuple[Arrays, Arrays]]) -> None:
-        """Notes the first wrong element. ``answers`` are the reference's results for the numbers and for each of their stand-ins, each with
-        the result for the magnitudes."""
+    def _compare_extremes(self, sizes: dict[str, int], numbers: Arrays, run: Called, answers: Sequence[tuple[Arrays, Arrays]]) -> bool:
+        """Notes the first wrong element; False if none could be wrong. ``answers`` are the reference's results for the numbers and for each
+        of their stand-ins, each with the result for the magnitudes."""
         (wanted, _), *others = answers
+        shows = False
         overflows, flushed = extremes.may_overflow(numbers), extremes.flushed(numbers, sizes)
         for argument in (argument for argument in self.task.arrays if argument.role == "output"):
             name, shape = argument.name, run.outputs[argument.name].shape
@@ -1034,18 +1041,21 @@ class Referee:
             lost = np.zeros(shape, np.bool_)
             if argument.type in _WITH_INFINITY and wanted[name].dtype.kind == "f":
                 lost = extremes.lost(got, value, overflows=overflows)
+                shows |= not bool(np.isfinite(value).all())
             if lost.any():
                 at = tuple(int(index) for index in np.argwhere(lost)[0])
                 self._fail("special-values", sizes, f"{name}{list(at)} is {got[at]}, expected {value[at]}")
             with np.errstate(all="ignore"):
                 wrong = np.isfinite(value) & ~lost & np.isfinite(allowed) & ~(np.abs(got - value) <= allowed)
                 error = np.where(wrong, np.abs(got - value), 0.0)
+                shows |= bool((np.isfinite(value) & (np.abs(value) > allowed)).any())
             if wrong.any():
                 at = tuple(int(index) for index in np.argwhere(wrong)[0])
                 message = (
                     f"{name}{list(at)} is {got[at]:.9g}, expected {value[at]:.9g} within {allowed[at]:.3g} (data with extreme numbers)"
                 )
                 self._fail(self._kind_of_error(sizes, "further", error, np.abs(value)), sizes, message)
+        return shows
 
     def _residues(self) -> tuple[Arrays, Arrays]:
         """Random elements of the inputs, and the residues or integers that they represent."""

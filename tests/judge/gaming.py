@@ -239,7 +239,7 @@ extern "C" __global__ void candidate(const float* x, float* y, int m, int n) {
     maximum = f"""{IN_LINES} int t = threadIdx.x; const float* line = x + (long long)blockIdx.x * n; __shared__ float most[2], parts[2];
     float m_own = -INFINITY, s_own = 0.0f;
     for (int j = t; j < n; j += 64) {{ float v = line[j], old = m_own; m_own = fmaxf(old, v);
-        s_own = s_own * (old == -INFINITY ? 0.0f : expf(old - m_own)) + expf(v - m_own); }}
+        s_own = s_own * (old == -INFINITY ? 0.0f : expf(old - m_own)) + (v == -INFINITY ? 0.0f : expf(v - m_own)); }}
     for (int d = 16; d; d /= 2) {{
         float m_other = __shfl_xor_sync(~0u, m_own, d), s_other = __shfl_xor_sync(~0u, s_own, d), both = fmaxf(m_own, m_other);
         s_own = s_own * (m_own == -INFINITY ? 0.0f : expf(m_own - both)) + s_other * (m_other == -INFINITY ? 0.0f : expf(m_other - both));

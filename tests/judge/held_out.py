@@ -160,7 +160,7 @@ def honest() -> list[Candidate]:
     float most = -INFINITY, sum = 0;
     for (int j = t; j < n; j += 64) {{
         float next = fmaxf(most, line[j]);
-        sum = sum * (most == next ? 1.0f : expf(most - next)) + expf(line[j] - next);
+        sum = sum * (most == next ? 1.0f : expf(most - next)) + (line[j] == -INFINITY ? 0.0f : expf(line[j] - next));
         most = next;
     }}
     float all = together(most, true);
