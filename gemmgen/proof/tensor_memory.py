@@ -244,6 +244,10 @@ class TensorState(State):
     """Sums that the issuer handed on since the last common decision."""
     loaded: frozenset[Cells] = frozenset()
     """Cells that readers loaded since then."""
+    waited: bool = False
+    """True once it waited for a stage or a set."""
+    over: bool = False
+    """True once the block has met after some thread had: in which phases the barriers are then depends on how often they were used."""
 
 
 class TensorRings(Ring):
@@ -379,6 +383,8 @@ class TensorRings(Ring):
             reads=False,
             use=0,
             iteration=0,
+            waited=False,
+            over=any(state.waited or state.over for state in states),
             filled=(),
             ordered=False,
             changed=False,
@@ -428,6 +434,8 @@ class TensorRings(Ring):
 
     def _waited(self, state: State, role: Role, instruction: Instruction, address: int, parity: int) -> State:
         assert isinstance(state, TensorState)
+        self._ring(instruction, not state.over, "the rings are used again after the block has met")
+        state = replace(state, waited=True)
         slots, sets = self.known.stages, self.known.sets
         slot, phase = state.use % slots, state.use // slots % 2
         set_, iteration = state.iteration % sets, state.iteration // sets % 2

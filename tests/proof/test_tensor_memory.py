@@ -240,3 +240,11 @@ def test_a_wider_load_at_the_address_of_the_columns_is_not_proved(count: int) ->
         assert "outside of shared memory" in str(error)
         return
     assert reasons["initialised"]
+
+
+def test_rings_that_begin_anew_after_the_block_met_are_not_proved() -> None:
+    source = scaled(SCALED[0])[1]
+    meeting = "    tensor_memory_before_sync();\n    __syncthreads();\n    tensor_memory_after_sync();\n"
+    first, last = source.index("    if (warp == kEpilogueWarps) {"), source.rindex(meeting)
+    again = f"{meeting}    {{ int index = blockIdx.x; int set = 0; int set_phase = 0;\n{source[first:last]}    }}\n"
+    assert "used again" in reasons(SCALED[0], source[:last] + again + source[last:])["races"][0]
