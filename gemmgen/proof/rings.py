@@ -783,7 +783,8 @@ class Ring:
                 raise Unliftable(instruction, "this fence between proxies is not modelled")
             if threads != role.threads or any(word in instruction.modifiers for word in ("global", "acquire")):
                 return state
-            return replace(state, plain=frozenset(), fenced_stores=state.fenced_stores | state.plain, fenced=True)
+            fenced = state.fenced or (state.owner >= 0 and threads[state.owner])
+            return replace(state, plain=frozenset(), fenced_stores=state.fenced_stores | state.plain, fenced=fenced)
         return state
 
     def _access(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
