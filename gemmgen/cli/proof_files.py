@@ -29,6 +29,7 @@ MAX_BYTES_A_SECOND = 400_000
 """Bytes of PTX for each second of a proof; they are read in less than half of it, twice."""
 _ARRAY = re.compile(r"(\w+)\s*=\s*(in|out|inout)\s+(\w+)\s*\[([^\[\]:]+)(?::([^\[\]:]+))?\]\s*(?:@\s*([1-9][0-9]{0,8}))?")
 _ROLES: Mapping[str, ArrayRole] = {"in": "input", "out": "output", "inout": "inout"}
+_SCALAR_TYPES: Mapping[tuple[bool, int], DataType] = {(True, 4): "f32", (True, 8): "f64", (False, 4): "s32", (False, 8): "s64"}
 _EMULATOR_TYPES = {"s8": "i8", "s32": "i32", "s64": "i64"}
 
 
@@ -45,10 +46,10 @@ class ForeignKernel:
         faults = (each for each in self.faults(problem) if confirms(property_, f"{each.title}: {each.message}"))
         return next((finding.message for finding in faults), "")
 
-    def faults(self, problem: Mapping[str, int], step_limit: int | None = None) -> list[Finding]:
-        """All errors that the emulator finds on a problem, within some basic blocks; none if the problem is too large to run."""
+    def faults(self, problem: Mapping[str, int]) -> list[Finding]:
+        """All errors that the emulator finds on a problem; none if the problem is too large to run."""
         from gemmgen.sanitizer.api import bind_arguments
-        from gemmgen.sanitizer.launches import Launch, Settings, run_launches
+        from gemmgen.sanitizer.launches import Launch, run_launches
 
         try:
             launch = self.sequence.launches[0]
@@ -70,7 +71,7 @@ class ForeignKernel:
             arguments = dict(zip(self.entry.parameter_names, bind_arguments(self.code, self.entry, texts), strict=True))
             shared = launch.dynamic_shared_bytes.evaluate(problem)
             launches = [Launch(self.entry, grid, launch.block, shared, self.entry.parameter_names)]
-            run = run_launches(self.code, launches, arguments, {}, settings=Settings(step_limit=step_limit))
+            run = run_launches(self.code, launches, arguments, {})
         except GemmgenError:
             return []
         return [finding for finding in run.findings if finding.severity == "error"]
@@ -116,8 +117,8 @@ def read_foreign(
         elif parameter.count > 1 or parameter.type not in ("u32", "s32", "b32", "u64", "s64", "b64", "f32", "f64"):
             raise GemmgenError(f"the parameter {name} is no pointer, integer or float: proofs of such kernels are not supported")
         else:
-            arguments.append(ScalarArgument(name, "f32" if parameter.type.startswith("f") else "s32", name))
-    names = [argument.name for argument in arguments if isinstance(argument, ScalarArgument) and argument.type == "s32"]
+            arguments.append(ScalarArgument(name, _SCALAR_TYPES[parameter.type[0] == "f", parameter.size], name))
+    names = [argument.name for argument in arguments if isinstance(argument, ScalarArgument) and argument.type in ("s32", "s64")]
     extents = _parts(grid)
     if not 1 <= len(extents) <= 3:
         raise GemmgenError(f"--grid {_shown(grid)}: expected one to three formulas separated by commas")

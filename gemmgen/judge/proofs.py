@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmgen.core.formulas import Formula
 from gemmgen.judge.candidates import KernelCandidate
+from gemmgen.judge.contradictions import contradict
 from gemmgen.judge.task import Argument, Size
 from gemmgen.kernels.launch import Argument as LaunchArgument
 from gemmgen.kernels.launch import ArrayArgument, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
@@ -13,7 +14,9 @@ from gemmgen.proof.prover import KernelProof, prove_sequence
 def prove(kernel: KernelCandidate, seconds: float) -> KernelProof | str:
     """Properties of a kernel that are proved within ``seconds``, or the reason why none is. Raises ``EnvironmentMissing`` without z3."""
     sequence = _sequence(kernel)
-    return sequence if isinstance(sequence, str) else prove_sequence(sequence, kernel.code.ptx, seconds)[0]
+    if isinstance(sequence, str):
+        return sequence
+    return contradict(sequence, kernel.code.ptx, kernel.code.architecture, prove_sequence(sequence, kernel.code.ptx, seconds))[0]
 
 
 def _sequence(kernel: KernelCandidate) -> LaunchSequence | str:

@@ -15,6 +15,7 @@ from gemmgen.library.evidence import PROOFS_FILE, Record, evidence_text, read_ev
 from gemmgen.library.folder import LibraryFolder, write_file
 from gemmgen.library.listing import Instance, Listing
 from gemmgen.library.workers import run_tasks
+from gemmgen.proof.prover import CONTRADICTED
 
 if TYPE_CHECKING:
     from gemmgen.kernels.launch import LaunchSequence
@@ -33,6 +34,8 @@ class ProvingReport:
     """Instances whose proofs are there already."""
     properties: dict[str, int] = field(default_factory=dict)
     """Instances for which each property was proved of all kernels."""
+    contradicted: list[str] = field(default_factory=list)
+    """Properties that were proved although a run on a small problem shows a fault, each with its kernel and the fault."""
     seconds: float = 0.0
     """From the first to the last."""
 
@@ -74,6 +77,7 @@ def prove_library(
         else:
             proofs[key] = record
             report.tried += 1
+            report.contradicted += [f"{record['instance']}, {told}" for told in record.get("obstacles", ()) if CONTRADICTED in told]
             write_file(folder.evidence / PROOFS_FILE, evidence_text({"backend": "proof"}, proofs.values()))
         for name in proofs[key]["proved"]:
             report.properties[name] = report.properties.get(name, 0) + 1
@@ -162,6 +166,7 @@ def prove_subject(
     subject: Subject, known: Collection[tuple[str, str]], seconds: float, end: float | None
 ) -> tuple[tuple[str, str], Record | None] | None:
     """The digests of an instance's program and launch, and its proof unless these are known; None where it is too late to begin."""
+    from gemmgen.judge.contradictions import contradict
     from gemmgen.proof.prover import prove_sequence
     from gemmgen.toolchain.compilation import COMPILE_OPTIONS
     from gemmgen.toolchain.nvrtc import compile_source
@@ -172,7 +177,8 @@ def prove_subject(
     key = (program_digests(binary.ptx, subject.plan)["code"], launch_digest(subject.sequence))
     if key in known:
         return key, None
-    return key, _record(subject, key, prove_sequence(subject.sequence, binary.ptx, seconds))
+    proofs = prove_sequence(subject.sequence, binary.ptx, seconds)
+    return key, _record(subject, key, contradict(subject.sequence, binary.ptx, subject.architecture, proofs))
 
 
 def _record(subject: Subject, key: tuple[str, str], proofs: Sequence[KernelProof]) -> Record:

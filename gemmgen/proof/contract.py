@@ -23,6 +23,10 @@ AXES = "xyz"
 MAX_BLOCKS = 1 << 30
 """Blocks along an axis of a grid that proofs assume, half the hardware's limit: a kernel may add a grid to a block's index."""
 
+EXAMPLE_STEPS = 2_000_000
+MAX_BEYOND = 64
+"""A size of an example that cannot be had is exceeded by so much at most."""
+
 
 class Inexpressible(Exception):
     """A formula of the launch that has no counterpart here."""
@@ -257,6 +261,21 @@ class Contract:
     def step_of(self, name: str) -> int:
         """The number that a dimension is a multiple of: it is so many times its symbol."""
         return self._multiples.get(name, 1)
+
+    def example(self, wanted: Mapping[str, int]) -> dict[str, int] | None:
+        """A problem that the preconditions allow, with as many of the wanted sizes, or larger ones, as they allow in this order."""
+        solver = z3.Solver()
+        solver.set("rlimit", EXAMPLE_STEPS)
+        solver.add(*self._without_blocks)
+        for name, number in wanted.items():
+            value = self._values[name].z3
+            for sought in (value == -(-number // self.step_of(name)) * self.step_of(name), value <= number + MAX_BEYOND):
+                solver.push()
+                solver.add(sought)
+                if solver.check() == z3.sat:
+                    break
+                solver.pop()
+        return {name: self.value_of(name, solver.model()) for name in self._values} if solver.check() == z3.sat else None
 
     def value_of(self, name: str, model: z3.ModelRef) -> int:
         """A dimension's value in a model."""

@@ -25,6 +25,7 @@ ASSUMED_APART = "no two arrays overlap"
 ASSUMED_RUNNING = "every block of a grid runs, whatever others wait for"
 ASSUMED_ZERO = "counters and words of a workspace are 0 before a launch"
 ASSUMED_LIMITS = "grids and shared memory are within the limits of a launch"
+CONTRADICTED = "a run on the emulator contradicts the proof"
 MAX_DEPTH = 64
 """Threads of a block along z, on every architecture."""
 SECONDS = 60.0
@@ -37,7 +38,8 @@ class Property:
 
     name: str
     meaning: str
-    status: Literal["proved", "refuted", "unproved"]
+    status: Literal["proved", "refuted", "unproved", "contradicted"]
+    """Contradicted: it was proved, and a run shows a fault."""
     obligations: int
     proved: int
     reasons: tuple[str, ...] = ()

@@ -31,15 +31,16 @@ POISON = 0xF5
 class KernelFault(LaunchError):
     """A kernel violated a rule; `told_with` quotes the lines of its source."""
 
-    def __init__(self, where: str, error: EmulatorError) -> None:
+    def __init__(self, entry: str, where: str, error: EmulatorError) -> None:
         super().__init__(f"{where}: {error}")
+        self.entry = entry
         self._where = where
-        self._error = error
+        self.error = error
 
     def told_with(self, source: str) -> str:
         """The message, with the CUDA lines it is about."""
-        self._error.source = source
-        return f"{self._where}: {self._error}"
+        self.error.source = source
+        return f"{self._where}: {self.error}"
 
 
 class EmulatorBackend:
@@ -125,7 +126,7 @@ class EmulatorBackend:
                     overlapped=after is not None and after.programmatic and self._hazards,
                 )
             except emulator.EmulatorError as error:
-                raise KernelFault(f"kernel {launch.entry}, grid {launch.grid}, block {launch.block}", error) from error
+                raise KernelFault(launch.entry, f"kernel {launch.entry}, grid {launch.grid}, block {launch.block}", error) from error
         left = np.flatnonzero(workspace[: sequence.workspace_zero_bytes.evaluate(dimensions)])
         if left.size:
             raise LaunchError(f"{sequence.name} does not leave its workspace as it found it: byte {left[0]} is not zero")

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 pytest.importorskip("z3")
 
-from gemmgen.cli import cli
+from gemmgen.cli import cli, exit_codes
 from gemmgen.present.web.pages import page
+from gemmgen.proof.solver import Answer
 
 
 def test_a_kernel_is_proved_and_required_to_be() -> None:
@@ -51,6 +52,25 @@ def test_required_properties_must_be_proved(tmp_path: Path) -> None:
     strict = CliRunner().invoke(cli, [*file, "--require", "progress"])
     assert strict.exit_code == 1
     assert CliRunner().invoke(cli, [*arguments, "--require", "speed"]).exit_code == 2
+
+
+BEYOND = """extern "C" __global__ void beyond(const float* x, float* y, int n)
+{
+    int i = blockIdx.x * 64 + threadIdx.x;
+    if (i <= n) y[i] = x[i];
+}
+"""
+
+
+def test_a_proof_that_a_run_contradicts_is_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemmgen.proof.solver.Solver._answer", lambda *_: Answer("proved"))
+    (tmp_path / "beyond.cu").write_text(BEYOND)
+    launch = ["--block", "64", "--grid", "ceil_div(n, 64)", "--array", "x=in f32[n]", "--array", "y=out f32[n]"]
+    result = CliRunner().invoke(cli, ["prove", str(tmp_path / "beyond.cu"), *launch, "--json"])
+    assert result.exit_code == exit_codes.BUG, result.output
+    (found,) = json.loads(result.stdout)
+    memory = next(each for each in found["kernels"][0]["properties"] if each["name"] == "memory")
+    assert memory["status"] == "contradicted" and "for n = 1: out of bounds" in memory["reasons"][0]
 
 
 def test_a_property_not_asked_of_a_kernel_cannot_be_required() -> None:

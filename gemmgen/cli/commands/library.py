@@ -358,6 +358,10 @@ def prove_command(
         )
     counts = ", ".join(f"{name} {number}" for name, number in report.properties.items()) or "nothing proved"
     click.echo(f"{counted(report.tried, 'instance')} tried in {report.seconds:.0f} s, {report.known} known before; {counts}", err=True)
+    for told in report.contradicted:
+        click.echo(told)
+    if report.contradicted:
+        context.exit(exit_codes.BUG)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gemmgen.kernels.launch import LaunchSequence
     from gemmgen.proof.prover import KernelProof, Property
 
-COLOURS = {"proved": "green", "refuted": "red", "unproved": "yellow"}
+COLOURS = {"proved": "green", "refuted": "red", "unproved": "yellow", "contradicted": "red"}
 MAX_REASONS = 3
 """Reasons of one property that the table shows."""
 
@@ -98,6 +98,7 @@ def command(
     gemmgen prove saxpy.cu --block 256 --grid 'ceil_div(n, 256)' --array 'x=in f32[n]' --array 'y=inout f32[n]' --expects 'n >= 1'
     """
     from gemmgen.hardware.target import architecture as find_architecture
+    from gemmgen.judge.contradictions import contradict
     from gemmgen.proof.prover import prove_sequence
 
     if is_file := len(specs) == 1 and Path(specs[0]).suffix in (".cu", ".ptx"):
@@ -120,7 +121,8 @@ def command(
             shared=shared or "0",
             seconds=seconds,
         )
-        kernel_proofs = prove_sequence(foreign.sequence, foreign.code.ptx, seconds)
+        proved = prove_sequence(foreign.sequence, foreign.code.ptx, seconds)
+        kernel_proofs = contradict(foreign.sequence, foreign.code.ptx, foreign.code.architecture, proved)
         subjects = [Subject(specs[0], foreign.entry.name, foreign.code.architecture, foreign.sequence)]
         replayed: Sequence[KernelProof] = [_replayed(foreign.replay, proof) for proof in kernel_proofs]
         proofs = {specs[0]: replayed}
@@ -137,6 +139,8 @@ def command(
     for proof in (each for kernel_proofs in proofs.values() for each in kernel_proofs):
         wanted = {each.name for each in proof.properties} if "all" in required else set(required)
         lacking = lacking or not wanted <= set(proof.proved) or any(each.status == "refuted" for each in proof.properties)
+    if any(each.status == "contradicted" for of_spec in proofs.values() for proof in of_spec for each in proof.properties):
+        context.exit(exit_codes.BUG)
     if lacking:
         context.exit(exit_codes.FAILED)
 
@@ -155,6 +159,7 @@ def _prove_specs(
     specs: Sequence[str], overrides: Sequence[str], architecture: Architecture | None, seconds: float
 ) -> tuple[list[Subject], dict[str, Sequence[KernelProof]]]:
     """The kernels of specs, and their proofs by label."""
+    from gemmgen.judge.contradictions import contradict
     from gemmgen.proof.prover import prove_sequence
     from gemmgen.verification.replay import replay
 
@@ -165,7 +170,8 @@ def _prove_specs(
         task = progress.add_task("proving", total=len(planned))
         for item, binary in zip(planned, binaries, strict=True):
             progress.update(task, description=item.file.label)
-            kernel_proofs = prove_sequence(item.plan.sequence, binary.ptx, seconds)
+            proved = prove_sequence(item.plan.sequence, binary.ptx, seconds)
+            kernel_proofs = contradict(item.plan.sequence, binary.ptx, binary.architecture, proved)
             proofs[item.file.label] = [_replayed(partial(replay, item.plan, binary), proof) for proof in kernel_proofs]
             progress.advance(task)
     subjects = [Subject(item.file.label, item.plan.name, item.plan.architecture.name, item.plan.sequence) for item in planned]
