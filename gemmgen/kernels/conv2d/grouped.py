@@ -120,6 +120,8 @@ class GroupedTile:
     """Pixels of x."""
     parts: int
     """Warps that share the pixels of the same channels."""
+    parts_columns: bool
+    """True if even columns of a row of x lie before the odd ones: pixels of y are an even number of them apart, which would share banks."""
 
     @property
     def slices(self) -> int:
@@ -185,6 +187,7 @@ def grouped_tile(known: Mapping[str, int], rows: int, columns: int, parts: int) 
         rows_x=(rows - 1) * known["stride_h"] + (known["r"] - 1) * known["dilation_h"] + 1,
         columns_x=(columns - 1) * known["stride_w"] + (known["s"] - 1) * known["dilation_w"] + 1,
         parts=parts,
+        parts_columns=known["stride_w"] % 2 == 0,
     )
 
 
