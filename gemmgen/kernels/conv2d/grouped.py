@@ -38,6 +38,8 @@ CHUNK = 64
 """Channels of a block's tile, if blocks of channels are no larger: 128 bytes of a pixel."""
 VECTOR = 8
 """Channels that are copied at once."""
+BANKS = 8
+"""Vectors of 16 bytes that shared memory reads at once."""
 MAX_SUMS = 96
 """Accumulators of a thread."""
 MAX_UNROLLED = 400
@@ -120,6 +122,7 @@ class GroupedTile:
     """Pixels of x."""
     parts: int
     """Warps that share the pixels of the same channels."""
+    stride_h: int
     parts_columns: bool
     """True if even columns of a row of x lie before the odd ones: pixels of y are an even number of them apart, which would share banks."""
 
@@ -163,9 +166,16 @@ class GroupedTile:
         return self.depth * 2 + 2 * VECTOR
 
     @property
+    def row_pitch(self) -> int:
+        """Bytes from a row of x to the next in shared memory: fragments go on from one row of the tile to the next in the banks that follow,
+        where strides are odd or columns even."""
+        width, apart = self.pitch // (2 * VECTOR), self.columns // self.stride_h
+        return (self.columns_x * width + (apart - self.columns_x) * width % BANKS) * 2 * VECTOR
+
+    @property
     def bytes(self) -> int:
         """Shared memory of the tile of x."""
-        return self.rows_x * self.columns_x * self.pitch
+        return self.rows_x * self.row_pitch
 
 
 def grouped_tile(known: Mapping[str, int], rows: int, columns: int, parts: int) -> GroupedTile:
@@ -187,6 +197,7 @@ def grouped_tile(known: Mapping[str, int], rows: int, columns: int, parts: int) 
         rows_x=(rows - 1) * known["stride_h"] + (known["r"] - 1) * known["dilation_h"] + 1,
         columns_x=(columns - 1) * known["stride_w"] + (known["s"] - 1) * known["dilation_w"] + 1,
         parts=parts,
+        stride_h=known["stride_h"],
         parts_columns=known["stride_w"] % 2 == 0,
     )
 
@@ -210,6 +221,8 @@ def _other_pixels(known: Mapping[str, int]) -> Iterator[tuple[int, int, int]]:
     """Tiles that an instance may have."""
     p, q, taps = known["p"], known["q"], known["r"] * known["s"]
     widths = {min(q, one) for one in (8, 16, MOST_COLUMNS)} | {ceil_div(q, parts) for parts in (1, 2, 3, 4)}
+    if known["stride_h"] % 2 == 0:
+        widths = {width + width % 2 for width in widths}
     for columns in sorted(width for width in widths if width <= MAX_COLUMNS):
         for rows in sorted({ceil_div(p, ceil_div(p, most)) for most in range(1, MAX_COLUMNS // 4 + 1)}):
             for parts in (1, 2, 4, 8):
@@ -255,6 +268,7 @@ def _usual_pixels(known: Mapping[str, int]) -> tuple[int, int, int]:
         pixels, fragments = ALONE if ALONE[1] * one.steps * known["r"] * known["s"] <= MAX_UNROLLED else TOGETHER
     while True:
         columns = max(1, ceil_div(known["q"], tiles))
+        columns += columns % 2 if known["stride_h"] % 2 == 0 else 0
         most = max(1, min(known["p"], pixels // columns))
         rows = ceil_div(known["p"], ceil_div(known["p"], most)) if known["p"] else 1
         while rows > 1 and grouped_tile(known, rows, columns, 1).bytes > MAX_BYTES:
@@ -330,14 +344,14 @@ def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Arch
     slices = f"ceil_div(k, {tile.block}) * {tile.steps}" if tile.diagonal else f"k // {SLICE}"
     order: FilterOrder = "fragments" if tile.diagonal else "group_fragments"
     sequence = tiled_sequence(spec, tile, name, steps, (slices, "r", "s", str(tile.steps), str(WARP_THREADS), str(VECTOR)), order)
-    meaning = f"the tile of x, [row][column][channel], pixels {tile.pitch} bytes apart"
+    meaning = f"the tile of x, [row][column][channel], pixels {tile.pitch} bytes apart, rows {tile.row_pitch}"
     return GroupedPlan(
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
         sequence=sequence,
         template="conv2d/grouped.cu.j2",
-        shared_memory=(SharedRegion("tile_x", "unsigned char", (tile.rows_x, tile.columns_x, tile.pitch), 0, tile.bytes, meaning),),
+        shared_memory=(SharedRegion("tile_x", "unsigned char", (tile.rows_x, tile.row_pitch), 0, tile.bytes, meaning),),
         dynamic_shared_bytes=tile.bytes,
         spec=spec,
         filter_order=order,
