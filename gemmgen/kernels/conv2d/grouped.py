@@ -167,8 +167,8 @@ class GroupedTile:
 
     @property
     def row_pitch(self) -> int:
-        """Bytes from a row of x to the next in shared memory: fragments go on from one row of the tile to the next in the banks that follow,
-        where strides are odd or columns even."""
+        """Bytes from a row of x to the next in shared memory: fragments go on from one row of the tile to the next in the banks that
+        follow, where strides are odd or columns even."""
         width, apart = self.pitch // (2 * VECTOR), self.columns // self.stride_h
         return (self.columns_x * width + (apart - self.columns_x) * width % BANKS) * 2 * VECTOR
 
@@ -254,6 +254,7 @@ def _squares(known: Mapping[str, int]) -> tuple[int, int, int] | None:
     """A tile with one warp for its pixels; None where other tiles are usual."""
     p, q = known["p"], known["q"]
     rows, columns = (max(1, ceil_div(extent, ceil_div(extent, SQUARE) or 1)) for extent in (p, q))
+    columns += columns % 2 if known["stride_h"] % 2 == 0 else 0
     one = grouped_tile(known, rows, columns, 1)
     slots = _blocks(known, one) // max(1, known["n"] * ceil_div(known["k"], one.chunk)) * SLICE * one.fragments
     return (rows, columns, 1) if one.block == SQUARED and slots and p * q >= FULL_SQUARES * slots else None
