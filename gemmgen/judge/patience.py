@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gemmgen.core.graphs import dominators, natural_loop, reached, reversed_edges
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.data_flow import instructions_of
 from gemmgen.emulator.program import Program
@@ -130,21 +131,12 @@ def _read(inst: Instruction) -> set[str]:
 def _innermost_waits(blocks: Sequence[BasicBlock]) -> list[frozenset[int]]:
     """The innermost loops with a block that polls or waits at a barrier, each as the numbers of its blocks."""
     followers = [_followers(blocks, block) for block in blocks]
-    before: list[set[int]] = [set() for _ in blocks]
-    for index, after in enumerate(followers):
-        for other in after:
-            before[other].add(index)
-    dominators = _dominators(before)
-    loops: list[frozenset[int]] = []
-    for index, after in enumerate(followers):
-        for header in after & dominators[index]:
-            loop, work = {header, index}, [index]
-            while work:
-                here = work.pop()
-                new = before[here] - loop if here != header else set()
-                loop |= new
-                work += new
-            loops.append(frozenset(loop))
+    before = reversed_edges(followers)
+    dominating = dominators(0, len(blocks), dict(enumerate(before)), range(len(blocks)))
+    reachable = set(reached([0], followers.__getitem__))
+    loops = [
+        natural_loop(header, index, before.__getitem__) for index in sorted(reachable) for header in followers[index] & dominating[index]
+    ]
     waits = []
     for block in blocks:
         around = [loop for loop in loops if block.index in loop] if block.polling or block.parking else []
@@ -157,18 +149,3 @@ def _followers(blocks: Sequence[BasicBlock], block: BasicBlock) -> set[int]:
     last = block.terminator
     falls = last is None or last.guard is not None
     return {*block.targets, *([block.index + 1] if falls and block.index + 1 < len(blocks) else [])}
-
-
-def _dominators(before: Sequence[set[int]]) -> list[set[int]]:
-    """For each block, the blocks that lie on every path to it."""
-    everyone = set(range(len(before)))
-    dominators = [{0} if index == 0 else set(everyone) for index in range(len(before))]
-    changed = True
-    while changed:
-        changed = False
-        for index in range(1, len(before)):
-            above = [dominators[other] for other in before[index]]
-            new = {index} | (set.intersection(*above) if above else set())
-            if new != dominators[index]:
-                dominators[index], changed = new, True
-    return dominators

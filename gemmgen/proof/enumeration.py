@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import z3
 
-from gemmgen.proof.terms import node_of
+from gemmgen.proof.terms import RELATIONS, Node, compute, node_of
 
 Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 LIMIT = 1 << 60
@@ -23,27 +23,13 @@ class NotEnumerable(Exception):
 def evaluate(term: z3.ExprRef, symbols: Mapping[int, Numbers], known: dict[int, Numbers] | None = None) -> Numbers:
     """A term's value for each value of the symbols, which are given by the numbers of their terms. Raises ``NotEnumerable``."""
     known = {} if known is None else known
-    whole = node_of(term)
-    pending = [whole]
-    while pending:
-        part = pending[-1]
-        number = part.number
-        if number in known:
-            pending.pop()
-            continue
-        if number in symbols:
-            known[number] = symbols[number]
-            continue
-        if part.kind == z3.Z3_OP_ANUM:
-            known[number] = _number(part.term)
-            continue
-        missing = [child for child in part.children if child.number not in known]
-        if missing:
-            pending += missing
-            continue
-        known[number] = operation(part.kind, [known[child.number] for child in part.children])
-        pending.pop()
-    return known[whole.number]
+
+    def value(part: Node, values: list[Numbers]) -> Numbers:
+        if part.number in symbols:
+            return symbols[part.number]
+        return _number(part.term) if part.kind == z3.Z3_OP_ANUM else operation(part.kind, values)
+
+    return compute(node_of(term), known, value, lambda part: () if part.number in symbols else part.children)
 
 
 def _number(term: z3.ExprRef) -> Numbers:
@@ -65,20 +51,12 @@ def operation(kind: int, values: list[Numbers]) -> Numbers:
         return np.asarray(values[0] // values[1] if kind == z3.Z3_OP_IDIV else values[0] % values[1])
     if kind == z3.Z3_OP_ITE:
         return np.asarray(np.where(values[0] != 0, values[1], values[2]))
+    if kind in RELATIONS:
+        return np.asarray(RELATIONS[kind](values[0], values[1]), dtype=np.int64)
     found: object
     match kind:
         case z3.Z3_OP_UMINUS:
             found = -values[0]
-        case z3.Z3_OP_LE:
-            found = values[0] <= values[1]
-        case z3.Z3_OP_LT:
-            found = values[0] < values[1]
-        case z3.Z3_OP_GE:
-            found = values[0] >= values[1]
-        case z3.Z3_OP_GT:
-            found = values[0] > values[1]
-        case z3.Z3_OP_EQ:
-            found = values[0] == values[1]
         case z3.Z3_OP_DISTINCT if len(values) == 2:
             found = values[0] != values[1]
         case z3.Z3_OP_XOR if len(values) == 2:

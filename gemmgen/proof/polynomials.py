@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import z3
 
-from gemmgen.proof.terms import Node, node_of, term_of
+from gemmgen.proof.terms import Node, compute, node_of, term_of
 
 Monomial = tuple[int, ...]
 """Numbers of the factors' terms, sorted; empty for the constant."""
 MAX_MONOMIALS = 400
 """Larger products stay factors as they are."""
+
+
+_COMBINED = (z3.Z3_OP_ADD, z3.Z3_OP_MUL, z3.Z3_OP_SUB, z3.Z3_OP_UMINUS)
 
 
 class Polynomials:
@@ -22,21 +25,7 @@ class Polynomials:
 
     def of(self, term: z3.ArithRef) -> dict[Monomial, int]:
         """The coefficients of a term's monomials, none of them 0; not to be changed."""
-        whole = node_of(term)
-        pending = [whole]
-        while pending:
-            part = pending[-1]
-            if part.number in self._forms:
-                pending.pop()
-                continue
-            children = part.children if part.kind in (z3.Z3_OP_ADD, z3.Z3_OP_MUL, z3.Z3_OP_SUB, z3.Z3_OP_UMINUS) else ()
-            missing = [child for child in children if child.number not in self._forms]
-            if missing:
-                pending += missing
-                continue
-            self._forms[part.number] = self._combined(part, [self._forms[child.number] for child in children])
-            pending.pop()
-        return self._forms[whole.number]
+        return compute(node_of(term), self._forms, self._combined, lambda part: part.children if part.kind in _COMBINED else ())
 
     def _combined(self, part: Node, forms: Sequence[dict[Monomial, int]]) -> dict[Monomial, int]:
         kind = part.kind

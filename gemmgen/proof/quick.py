@@ -15,7 +15,7 @@ from typing import TypeAlias
 import z3
 
 from gemmgen.proof.polynomials import Monomial, Polynomials
-from gemmgen.proof.terms import Node, node_of, node_with
+from gemmgen.proof.terms import RELATIONS, Node, compute, node_of, node_with
 
 Form: TypeAlias = "Mapping[Monomial, int]"
 """A sum of monomials."""
@@ -267,30 +267,14 @@ class Samples:
     def _bits(self, condition: Node, known: dict[int, tuple[int, int]], wanted: int) -> int:
         bits, seen = known.get(condition.number, (0, 0))
         for place in range(seen, len(self._values)):
-            if _value(condition, self._values[place]) == wanted:
+            if compute(condition, self._values[place], _computed) == wanted:
                 bits |= 1 << place
         known[condition.number] = bits, len(self._values)
         return bits
 
 
-def _value(whole: Node, values: dict[int, int | None]) -> int | None:
-    """A term's value; None if it is not known."""
-    pending = [whole]
-    while pending:
-        part = pending[-1]
-        if part.number in values:
-            pending.pop()
-            continue
-        missing = [child for child in part.children if child.number not in values]
-        if missing:
-            pending += missing
-            continue
-        values[part.number] = _computed(part, [values[child.number] for child in part.children])
-        pending.pop()
-    return values[whole.number]
-
-
 def _computed(part: Node, given: Sequence[int | None]) -> int | None:
+    """A term's value from those of its children; None if it is not known."""
     kind = part.kind
     if kind == z3.Z3_OP_ANUM:
         return part.term.as_long() if z3.is_int_value(part.term) else None
@@ -302,6 +286,8 @@ def _computed(part: Node, given: Sequence[int | None]) -> int | None:
         return decides if decides in values else 1 - decides if len(values) == len(given) else None
     if len(values) < len(given):
         return None
+    if kind in RELATIONS:
+        return int(RELATIONS[kind](values[0], values[1]))
     match kind:
         case z3.Z3_OP_TRUE | z3.Z3_OP_FALSE:
             return int(kind == z3.Z3_OP_TRUE)
@@ -315,16 +301,6 @@ def _computed(part: Node, given: Sequence[int | None]) -> int | None:
             return -values[0]
         case z3.Z3_OP_IDIV | z3.Z3_OP_MOD if values[1] > 0:
             return values[0] // values[1] if kind == z3.Z3_OP_IDIV else values[0] % values[1]
-        case z3.Z3_OP_LE:
-            return int(values[0] <= values[1])
-        case z3.Z3_OP_LT:
-            return int(values[0] < values[1])
-        case z3.Z3_OP_GE:
-            return int(values[0] >= values[1])
-        case z3.Z3_OP_GT:
-            return int(values[0] > values[1])
-        case z3.Z3_OP_EQ:
-            return int(values[0] == values[1])
         case z3.Z3_OP_DISTINCT | z3.Z3_OP_XOR if len(values) == 2:
             return int(values[0] != values[1])
         case z3.Z3_OP_NOT:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import z3
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -33,6 +37,15 @@ class Node:
                     seen.add(child.number)
                     pending.append(child)
 
+
+RELATIONS: Mapping[int, Callable[[Any, Any], Any]] = {
+    z3.Z3_OP_LE: operator.le,
+    z3.Z3_OP_LT: operator.lt,
+    z3.Z3_OP_GE: operator.ge,
+    z3.Z3_OP_GT: operator.gt,
+    z3.Z3_OP_EQ: operator.eq,
+}
+"""Comparisons of two numbers, or of arrays of numbers."""
 
 z3.z3.Z3_DEBUG = False  # its functions check the types of their arguments otherwise, which takes a third of a proof's time
 _NODES: dict[int, Node] = {}
@@ -78,6 +91,27 @@ def _node(term: z3.ExprRef, number: int, children: tuple[Node, ...]) -> Node:
         symbols = frozenset() if kind in _CONSTANTS else frozenset({number})
     product = kind == z3.Z3_OP_MUL and sum(child.kind != z3.Z3_OP_ANUM for child in children) > 1
     return Node(term, number, kind, children, symbols, product or any(child.nonlinear for child in children))
+
+
+def compute(
+    whole: Node,
+    known: MutableMapping[int, ResultT],
+    of: Callable[[Node, list[ResultT]], ResultT],
+    children: Callable[[Node], Sequence[Node]] = lambda part: part.children,
+) -> ResultT:
+    """``of`` the term and the results of its ``children``. ``known`` has results of parts by their numbers, and gets those of others."""
+    pending = [whole]
+    while pending:
+        part = pending[-1]
+        below = children(part) if part.number not in known else ()
+        missing = [child for child in below if child.number not in known]
+        if missing:
+            pending += missing
+            continue
+        pending.pop()
+        if part.number not in known:
+            known[part.number] = of(part, [known[child.number] for child in below])
+    return known[whole.number]
 
 
 def node_with(number: int) -> Node:

@@ -8,7 +8,6 @@ Every family takes all operations.
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -79,6 +78,10 @@ class Operation(SpecModel):
 
     floats_only: ClassVar[bool] = False
     """True if its operands are floating point."""
+    words: ClassVar[str] = ""
+    """The operation in a few words, where they do not depend on its fields."""
+    formula: ClassVar[str] = ""
+    """Its expression, where that does not depend on its fields."""
 
     def operands(self) -> tuple[Operand, ...]:
         """Operands that the operation reads beside the value, with the names that the first operation of its kind gives them."""
@@ -95,9 +98,9 @@ class Operation(SpecModel):
         """Outputs beside the value."""
         return {}
 
-    @abstractmethod
     def expressions(self) -> tuple[str | Node, ...]:
         """Expressions that become the value, one after the other."""
+        return (self.formula,)
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
@@ -109,9 +112,9 @@ class Operation(SpecModel):
         """Bounds that do the same as the operation with saturation to [low, high] after it; None if none do."""
         return None
 
-    @abstractmethod
     def describe(self) -> str:
         """The operation in a few words."""
+        return self.words
 
 
 class Scale(Operation):
@@ -215,63 +218,43 @@ class Square(Operation):
     """Multiplies with itself."""
 
     op: Literal["square"]
-
-    def describe(self) -> str:
-        return "square"
-
-    def expressions(self) -> tuple[str | Node, ...]:
-        return ("square(value)",)
+    words: ClassVar[str] = "square"
+    formula: ClassVar[str] = "square(value)"
 
 
 class Abs(Operation):
     """The absolute value; the smallest integer of a type stays itself."""
 
     op: Literal["abs"]
-
-    def describe(self) -> str:
-        return "absolute value"
-
-    def expressions(self) -> tuple[str | Node, ...]:
-        return ("abs(value)",)
+    words: ClassVar[str] = "absolute value"
+    formula: ClassVar[str] = "abs(value)"
 
 
 class Exp(Operation):
     """e to the power of the value."""
 
     op: Literal["exp"]
-
-    def describe(self) -> str:
-        return "exp"
-
-    def expressions(self) -> tuple[str | Node, ...]:
-        return ("exp(value)",)
+    words: ClassVar[str] = "exp"
+    formula: ClassVar[str] = "exp(value)"
 
 
 class Sqrt(Operation):
     """The square root; NaN for negative values."""
 
     op: Literal["sqrt"]
-
-    def describe(self) -> str:
-        return "square root"
-
-    def expressions(self) -> tuple[str | Node, ...]:
-        return ("sqrt(value)",)
+    words: ClassVar[str] = "square root"
+    formula: ClassVar[str] = "sqrt(value)"
 
 
 class Relu(Operation):
     """Replaces negative values by zero; NaN stays NaN."""
 
     op: Literal["relu"]
-
-    def describe(self) -> str:
-        return "ReLU"
+    words: ClassVar[str] = "ReLU"
+    formula: ClassVar[str] = "relu(value)"
 
     def saturation(self, low: float, high: float) -> tuple[float, float]:
         return max(0.0, low), high
-
-    def expressions(self) -> tuple[str | Node, ...]:
-        return ("relu(value)",)
 
 
 class LeakyRelu(Operation):
@@ -352,36 +335,24 @@ class Silu(Operation):
     """x / (1 + exp(-x)), also called swish. Minus infinity gives NaN, as the product of infinity and 0."""
 
     op: Literal["silu"]
-
-    def describe(self) -> str:
-        return "SiLU"
-
-    def expressions(self) -> tuple[str | Node, ...]:
-        return ("silu(value)",)
+    words: ClassVar[str] = "SiLU"
+    formula: ClassVar[str] = "silu(value)"
 
 
 class Sigmoid(Operation):
     """1 / (1 + exp(-x))."""
 
     op: Literal["sigmoid"]
-
-    def describe(self) -> str:
-        return "sigmoid"
-
-    def expressions(self) -> tuple[str | Node, ...]:
-        return ("sigmoid(value)",)
+    words: ClassVar[str] = "sigmoid"
+    formula: ClassVar[str] = "sigmoid(value)"
 
 
 class Tanh(Operation):
     """The hyperbolic tangent."""
 
     op: Literal["tanh"]
-
-    def describe(self) -> str:
-        return "tanh"
-
-    def expressions(self) -> tuple[str | Node, ...]:
-        return ("tanh(value)",)
+    words: ClassVar[str] = "tanh"
+    formula: ClassVar[str] = "tanh(value)"
 
 
 class Cast(Operation):
