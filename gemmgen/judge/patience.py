@@ -129,13 +129,17 @@ def _read(inst: Instruction) -> set[str]:
 
 
 def _innermost_waits(blocks: Sequence[BasicBlock]) -> list[frozenset[int]]:
-    """The innermost loops with a block that polls or waits at a barrier, each as the numbers of its blocks."""
-    followers = [_followers(blocks, block) for block in blocks]
-    before = reversed_edges(followers)
-    dominating = dominators(0, len(blocks), dict(enumerate(before)), range(len(blocks)))
-    reachable = set(reached([0], followers.__getitem__))
+    """The innermost loops with a block that polls or waits, each as the numbers of its blocks: loops without barriers of the block."""
+    successors = [block.successors for block in blocks]
+    dominating = dominators(0, len(blocks), dict(enumerate(reversed_edges(successors))), range(len(blocks)))
+    inside = [
+        () if block.terminator is not None and block.terminator.opcode in ("bar", "barrier") else block.successors for block in blocks
+    ]
+    before = reversed_edges(inside)
     loops = [
-        natural_loop(header, index, before.__getitem__) for index in sorted(reachable) for header in followers[index] & dominating[index]
+        natural_loop(header, index, before.__getitem__)
+        for index in sorted(reached([0], successors.__getitem__))
+        for header in sorted(dominating[index].intersection(inside[index]))
     ]
     waits = []
     for block in blocks:
@@ -143,9 +147,3 @@ def _innermost_waits(blocks: Sequence[BasicBlock]) -> list[frozenset[int]]:
         if around:
             waits.append(min(around, key=len))
     return list(dict.fromkeys(waits))
-
-
-def _followers(blocks: Sequence[BasicBlock], block: BasicBlock) -> set[int]:
-    last = block.terminator
-    falls = last is None or last.guard is not None
-    return {*block.targets, *([block.index + 1] if falls and block.index + 1 < len(blocks) else [])}
