@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -218,17 +219,6 @@ class Device:
         return Figure(self.fp32_theoretical_flops, "theory")
 
     @property
-    def fp64_roof(self) -> Figure:
-        """The rate of doubles beside tensor cores: two operations per lane and boost clock cycle."""
-        return Figure(2.0 * self.sm_count * self.architecture.fp64_lanes_per_sm * self.clock_hz, "theory")
-
-    @property
-    def f64_mma_roof(self) -> Figure:
-        """The rate of `mma.sync` for doubles."""
-        lanes = FP64_TENSOR_LANES.get(self.architecture.compute_capability, self.architecture.fp64_lanes_per_sm)
-        return Figure(2.0 * self.sm_count * lanes * self.clock_hz, "theory")
-
-    @property
     def special_roof(self) -> Figure:
         """Special functions per second."""
         return Figure(float(self.sm_count * SPECIAL_LANES_PER_SM) * self.clock_hz, "theory")
@@ -251,26 +241,6 @@ class Device:
         return _first_known(self.measured.int8_mma_ops, self.datasheet.int8_mma_ops)
 
     @property
-    def int8_wgmma_roof(self) -> Figure | None:
-        """The int8 rate of `wgmma`."""
-        return _first_known(self.measured.int8_wgmma_ops, self.datasheet.int8_wgmma_ops)
-
-    @property
-    def f16_wgmma_roof(self) -> Figure | None:
-        """The rate of `wgmma` for float16 and bfloat16."""
-        return _first_known(self.measured.f16_wgmma_flops, self.datasheet.f16_wgmma_flops)
-
-    @property
-    def tf32_wgmma_roof(self) -> Figure | None:
-        """The rate of `wgmma` for tf32."""
-        return _first_known(self.measured.tf32_wgmma_flops, self.datasheet.tf32_wgmma_flops)
-
-    @property
-    def fp8_wgmma_roof(self) -> Figure | None:
-        """The rate of `wgmma` for 8-bit floats."""
-        return _first_known(self.measured.fp8_wgmma_flops, self.datasheet.fp8_wgmma_flops)
-
-    @property
     def int8_mma_roof(self) -> Figure | None:
         """The int8 rate of `mma.sync`, with Hopper's share of it where only the datasheet is known, whose rate is that of `wgmma`."""
         roof = self.int8_roof
@@ -281,44 +251,11 @@ class Device:
         return Figure(roof.value * HOPPER_MMA_SHARE, roof.origin)
 
     @property
-    def _byte_mma_roof(self) -> Figure | None:
+    def byte_mma_roof(self) -> Figure | None:
         """The rate of `mma.sync` that those for floats are derived from: that for int8, unless the chip has slow integers."""
         if self.datasheet.fp8_tcgen05_flops is not None:
             return Figure(self.datasheet.fp8_tcgen05_flops * BLACKWELL_MMA_SHARE, "datasheet")
         return self.int8_mma_roof
-
-    @property
-    def f16_mma_roof(self) -> Figure | None:
-        """The rate of `mma.sync` for float16 and bfloat16, summed up in float32: half of that for bytes, or less."""
-        return _divided(self._byte_mma_roof, 2 / self.float_sums)
-
-    @property
-    def f16_sums_mma_roof(self) -> Figure | None:
-        """The rate of `mma.sync` for float16, summed up in float16: half of that for bytes."""
-        return _divided(self._byte_mma_roof, 2)
-
-    @property
-    def fp8_mma_roof(self) -> Figure | None:
-        """The rate of `mma.sync` for 8-bit floats, summed up in float32: that for bytes, or less. Hopper multiplies them as float16."""
-        if self.architecture.supports("wgmma"):
-            return self.f16_mma_roof
-        return _divided(self._byte_mma_roof, 1 / self.float_sums)
-
-    @property
-    def fp4_mma_roof(self) -> Figure | None:
-        """The rate of block-scaled `mma.sync` for 4-bit floats: twice that for bytes, for either type of sums (NVIDIA RTX Blackwell GPU
-        Architecture whitepaper: the RTX 5090 has 1676 dense FP4 TFLOP/s and 838 int8 TOP/s)."""
-        return _divided(self.int8_mma_roof, 0.5) if self.architecture.compute_capability[0] == 12 else None
-
-    @property
-    def tf32_mma_roof(self) -> Figure | None:
-        """The rate of `mma.sync` for tf32: half of that for 16-bit types."""
-        return _divided(self._byte_mma_roof, 4 / self.float_sums)
-
-    @property
-    def int8_tcgen05_roof(self) -> Figure | None:
-        """The int8 rate of `tcgen05`."""
-        return self.int8_roof if self.architecture.supports("tcgen05_int8") else None
 
     @property
     def fp8_tcgen05_roof(self) -> Figure | None:
@@ -327,31 +264,14 @@ class Device:
             return Figure(self.datasheet.fp8_tcgen05_flops, "datasheet")
         return self.int8_roof if self.architecture.supports("tcgen05") else None
 
-    @property
-    def fp4_tcgen05_roof(self) -> Figure | None:
-        """The rate of `tcgen05` for 4-bit floats: the datasheet's, or twice that for bytes (NVIDIA Blackwell architecture
-        brief: 9 dense FP4 PFLOP/s of a B200)."""
-        if self.datasheet.fp4_tcgen05_flops is not None:
-            return Figure(self.datasheet.fp4_tcgen05_flops, "datasheet")
-        return _divided(self.fp8_tcgen05_roof, 0.5)
-
-    @property
-    def f16_tcgen05_roof(self) -> Figure | None:
-        """The rate of `tcgen05` for 16-bit floats: half of that for bytes."""
-        return _divided(self.fp8_tcgen05_roof, 2)
-
-    @property
-    def tf32_tcgen05_roof(self) -> Figure | None:
-        """The rate of `tcgen05` for tf32: a quarter of that for bytes."""
-        return _divided(self.fp8_tcgen05_roof, 4)
-
     def roof(self, unit: str) -> Figure | None:
         """The rate of a unit: ``fp32``, ``fp64``, a type with its instruction, such as ``f16_wgmma``, or float32 by products of a type."""
         if unit in FLOAT_PRODUCTS:
             base, products = FLOAT_PRODUCTS[unit]
             return _divided(self.roof(base), products)
-        figure: Figure | None = getattr(self, f"{unit}_roof")
-        return figure
+        if unit in _STATED:
+            return _first_known(getattr(self.measured, _STATED[unit]), getattr(self.datasheet, _STATED[unit]))
+        return _DERIVED[unit](self)
 
     @property
     def memory_roof(self) -> Figure | None:
@@ -367,6 +287,46 @@ def _first_known(measured: float | None, datasheet: float | None) -> Figure | No
     if measured is not None:
         return Figure(measured, "measured")
     return None if datasheet is None else Figure(datasheet, "datasheet")
+
+
+_STATED = {
+    "int8_wgmma": "int8_wgmma_ops",
+    "f16_wgmma": "f16_wgmma_flops",
+    "tf32_wgmma": "tf32_wgmma_flops",
+    "fp8_wgmma": "fp8_wgmma_flops",
+}
+"""Units whose rates are measured or stated themselves."""
+_DERIVED: dict[str, Callable[[Device], Figure | None]] = {
+    "fp32": lambda device: device.fp32_roof,
+    # Beside tensor cores, two operations per lane and boost clock cycle.
+    "fp64": lambda device: Figure(2.0 * device.sm_count * device.architecture.fp64_lanes_per_sm * device.clock_hz, "theory"),
+    "f64_mma": lambda device: Figure(
+        2.0
+        * device.sm_count
+        * FP64_TENSOR_LANES.get(device.architecture.compute_capability, device.architecture.fp64_lanes_per_sm)
+        * device.clock_hz,
+        "theory",
+    ),
+    "special": lambda device: device.special_roof,
+    "int8": lambda device: device.int8_roof,
+    "int8_mma": lambda device: device.int8_mma_roof,
+    # float16 and bfloat16, summed up in float32: half the rate for bytes, or less.
+    "f16_mma": lambda device: _divided(device.byte_mma_roof, 2 / device.float_sums),
+    "f16_sums_mma": lambda device: _divided(device.byte_mma_roof, 2),
+    # Hopper multiplies 8-bit floats as float16.
+    "fp8_mma": lambda device: _divided(device.byte_mma_roof, (2 if device.architecture.supports("wgmma") else 1) / device.float_sums),
+    # Twice the rate for bytes, for either type of sums (NVIDIA RTX Blackwell GPU Architecture whitepaper: the RTX 5090 has 1676 dense FP4
+    # TFLOP/s and 838 int8 TOP/s).
+    "fp4_mma": lambda device: _divided(device.int8_mma_roof, 0.5) if device.architecture.compute_capability[0] == 12 else None,
+    "tf32_mma": lambda device: _divided(device.byte_mma_roof, 4 / device.float_sums),
+    "int8_tcgen05": lambda device: device.int8_roof if device.architecture.supports("tcgen05_int8") else None,
+    "fp8_tcgen05": lambda device: device.fp8_tcgen05_roof,
+    # The datasheet's rate, or twice that for bytes (NVIDIA Blackwell architecture brief: 9 dense FP4 PFLOP/s of a B200).
+    "fp4_tcgen05": lambda device: _first_known(None, device.datasheet.fp4_tcgen05_flops) or _divided(device.fp8_tcgen05_roof, 0.5),
+    "f16_tcgen05": lambda device: _divided(device.fp8_tcgen05_roof, 2),
+    "tf32_tcgen05": lambda device: _divided(device.fp8_tcgen05_roof, 4),
+}
+"""Rates of the other units; none where a device lacks the instruction."""
 
 
 def _device(
