@@ -44,7 +44,7 @@ def parse_time(text: str) -> float:
     shell_complete=complete_device,
     help="GPU whose roofs to compare with; else the H200, or one of --arch.",
 )
-@click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
+@click.option("--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
 @click.option(
     "time_text", "--time", metavar="TIME", help="A measured time for this size, such as 123us or 1.2ms; adds the utilisation of each unit."
 )

@@ -17,19 +17,14 @@ if TYPE_CHECKING:
 
 @click.command("banks")
 @click.argument("pattern")
-@click.option("width", "--width", type=click.Choice(["1", "2", "4", "8", "16"]), default="4", show_default=True, help="Bytes per lane.")
+@click.option("--width", type=click.Choice(["1", "2", "4", "8", "16"]), default="4", show_default=True, help="Bytes per lane.")
 @click.option(
-    "store",
     "--store",
     is_flag=True,
     help="The access is a store; else a load, for which neighbouring lanes that read the same word are served together.",
 )
-@click.option(
-    "row", "--row", type=click.IntRange(4, 1 << 18), metavar="BYTES", help="Bytes of a row of the tile, for paddings and swizzles."
-)
-@click.option(
-    "output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="Draw the access, and the best other layout, as SVG, PNG or PDF."
-)
+@click.option("--row", type=click.IntRange(4, 1 << 18), metavar="BYTES", help="Bytes of a row of the tile, for paddings and swizzles.")
+@click.option("-o", "--output", type=NAMED_PATH, metavar="FILE", help="Draw the access, and the best other layout, as SVG, PNG or PDF.")
 @json_option
 def command(pattern: str, width: str, store: bool, row: int | None, output: Path | None, as_json: bool) -> None:
     """Show how one warp's access to shared memory maps to the 32 banks, and the number of wavefronts it costs.

@@ -45,16 +45,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="Time the vendor's library in the same run, if torch is there.",
 )
-@click.option("l2_resident", "--l2-resident", is_flag=True, help="Keep the arrays in the L2 instead of rotating among more than fit.")
+@click.option("--l2-resident", is_flag=True, help="Keep the arrays in the L2 instead of rotating among more than fit.")
 @click.option(
-    "rounds",
     "--rounds",
     type=click.IntRange(1, 10_000),
     default=50,
     show_default=True,
     help="Number of times each contestant is timed, in turns.",
 )
-@click.option("threads", "--threads", type=click.IntRange(1, 1024), help="For specs of processors: number of threads; else all.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="For specs of processors: number of threads; else all.")
 @set_option
 @json_option
 def command(

@@ -35,9 +35,9 @@ class _Compiled:
 @specs_or_problem_argument
 @problem_options(device=True)
 @architectures_option("Architecture to compile for, or all that the spec allows; else the spec's own. Repeatable.")
-@click.option("ptx", "--ptx", is_flag=True, help="Output the PTX.")
-@click.option("cubin", "--cubin", is_flag=True, help="Output the cubin.")
-@click.option("sass", "--sass", is_flag=True, help="Output the disassembled machine code.")
+@click.option("--ptx", is_flag=True, help="Output the PTX.")
+@click.option("--cubin", is_flag=True, help="Output the cubin.")
+@click.option("--sass", is_flag=True, help="Output the disassembled machine code.")
 @click.option(
     "directory",
     "-o",

@@ -65,10 +65,8 @@ WIDTH = 100
     help="Replace a field of B only; without B, A is compared with its changed form.",
 )
 @click.option("entries", "--entry", metavar="NAME", multiple=True, help="For files: the kernel; a second one is that of B.")
-@click.option(
-    "grid", "--grid", metavar="X,Y,Z", callback=parse_dimensions, help="For files: blocks of a launch whose counters are compared."
-)
-@click.option("block", "--block", metavar="X,Y,Z", callback=parse_dimensions, help="For files: threads of a block.")
+@click.option("--grid", metavar="X,Y,Z", callback=parse_dimensions, help="For files: blocks of a launch whose counters are compared.")
+@click.option("--block", metavar="X,Y,Z", callback=parse_dimensions, help="For files: threads of a block.")
 @click.option("arguments", "--arg", metavar="ARG", multiple=True, help="For files: one for each parameter, as gemmgen emulate takes them.")
 @click.option("shared_bytes", "--shared", type=click.IntRange(min=0), default=0, metavar="BYTES", help="For files: dynamic shared memory.")
 @architecture_option("Architecture to compile both for; else the device's.")
@@ -76,7 +74,7 @@ WIDTH = 100
     "device_name", "--device", default="H200", show_default=True, shell_complete=complete_device, help="The GPU of roofs and times."
 )
 @click.option("source", "--source/--no-source", default=True, help="Show the diff of the sources.")
-@click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE.html", help="Write a page, with pictures side by side.")
+@click.option("-o", "--output", type=NAMED_PATH, metavar="FILE.html", help="Write a page, with pictures side by side.")
 @json_option
 def command(
     first: str | None,

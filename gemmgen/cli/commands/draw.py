@@ -46,7 +46,6 @@ def _complete_picture(context: click.Context, parameter: click.Parameter, incomp
 @click.argument("spec", metavar="[SPEC]", required=False, shell_complete=complete_spec)
 @problem_options(device=True)
 @click.option(
-    "output",
     "-o",
     "--output",
     metavar="FILE|DIR",
@@ -62,7 +61,7 @@ def _complete_picture(context: click.Context, parameter: click.Parameter, incomp
     show_default=True,
     help="Picture to draw: tiles, fragments, shared, loops, ...; registers and code (of the machine code) only on request. Repeatable.",
 )
-@click.option("access", "--access", metavar="NAME", help="In the picture shared, draw only this access, such as load-a.")
+@click.option("--access", metavar="NAME", help="In the picture shared, draw only this access, such as load-a.")
 @architecture_option("Architecture to plan for; else the spec's own.")
 @set_option
 @json_option

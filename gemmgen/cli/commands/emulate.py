@@ -173,7 +173,7 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
 )
 @click.option("--progress", "always_progress", is_flag=True, help="Report progress on standard error even if it is not a terminal.")
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
-@click.option("no_hazards", "--no-hazards", is_flag=True, help="Do not look for races and uninitialised reads; faster.")
+@click.option("--no-hazards", is_flag=True, help="Do not look for races and uninitialised reads; faster.")
 @click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions, by line.")
 @click.option(
     "counters_file",
@@ -192,16 +192,13 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
     help="Expected contents of an array after the launch: @file.npy, zeros, file.py:function.",
 )
 @click.option(
-    "field",
     "--field",
     metavar="FILE[:ENTRY]|ARRAY=EXPRESSION",
     help="Also compare the kernel, over a finite field, with a second kernel of the same arguments, or an array with a NumPy expression of "
     "the parameters' names: 'c=a.reshape(64,32)@b.reshape(32,48)'.",
 )
-@click.option("field_grid", "--field-grid", callback=parse_dimensions, metavar="X[,Y[,Z]]", help="Grid of the second kernel, if another.")
-@click.option(
-    "field_block", "--field-block", callback=parse_dimensions, metavar="X[,Y[,Z]]", help="Block of the second kernel, if another."
-)
+@click.option("--field-grid", callback=parse_dimensions, metavar="X[,Y[,Z]]", help="Grid of the second kernel, if another.")
+@click.option("--field-block", callback=parse_dimensions, metavar="X[,Y[,Z]]", help="Block of the second kernel, if another.")
 @click.option("--rtol", type=Number(min=0), default=0.0, help="Relative difference that --expect allows.")
 @click.option("--atol", type=Number(min=0), default=0.0, help="Absolute difference that --expect allows.")
 @click.option("sarif_file", "--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     shell_complete=complete_device,
     help="GPU whose roofs to compare with; else one of --arch, or an H200. With --problem, this machine's GPU if there is one.",
 )
-@click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
+@click.option("--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
 @architecture_option("Architecture to plan for; else the spec's own.")
 @set_option
 @json_option

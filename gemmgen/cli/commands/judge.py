@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     "runs as your user in a separate process, with limits on time and memory but without a sandbox: read a stranger's reference "
     "before you use it.",
 )
-@click.option("shapes", "--shapes", metavar="m=64,n=48,k=32", multiple=True, required=True, help="A problem. Repeatable.")
+@click.option("--shapes", metavar="m=64,n=48,k=32", multiple=True, required=True, help="A problem. Repeatable.")
 @click.option(
-    "run_native",
     "--run-native",
     is_flag=True,
     help="Let host code and Python of the candidate run, in separate processes with limits: for programs, torch extensions and Triton "
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 2**63 - 1),
     help="Draw the data of an earlier verdict again; by default they are new, so that no kernel can know them.",
 )
-@click.option("page", "--page", type=click.Path(dir_okay=False, path_type=Path), help="Write the verdict as an HTML page.")
+@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write the verdict as an HTML page.")
 @json_option
 @click.pass_context
 def command(

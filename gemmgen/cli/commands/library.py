@@ -52,7 +52,6 @@ _folder_option = click.option(
     help="Folder of a library to use instead of gemmgen's own.",
 )
 _jobs_option = click.option(
-    "jobs",
     "--jobs",
     type=click.IntRange(1, 1024),
     metavar="N",
@@ -69,7 +68,6 @@ def command() -> None:
 @command.command("build")
 @_names_argument
 @click.option(
-    "output",
     "-o",
     "--output",
     type=NAMED_PATH,
@@ -106,7 +104,6 @@ def build_command(names: Sequence[str], output: Path | None, list_file: Path | N
 @_folder_option
 @_list_option
 @click.option(
-    "sample",
     "--sample",
     type=click.IntRange(0),
     default=4,
@@ -115,9 +112,7 @@ def build_command(names: Sequence[str], output: Path | None, list_file: Path | N
     help="Compile and verify N instances again, chosen by the sources alone.",
 )
 @click.option("everything", "--all", is_flag=True, help="Compile and verify all of them again.")
-@click.option(
-    "allow_uncompiled", "--allow-uncompiled", is_flag=True, help="Pass if the compiler that the list names is missing, without compiling."
-)
+@click.option("--allow-uncompiled", is_flag=True, help="Pass if the compiler that the list names is missing, without compiling.")
 @_jobs_option
 @check_report_options
 @json_option
@@ -175,7 +170,7 @@ def check_command(
 
 @command.command("list")
 @_folder_option
-@click.option("kind", "--kind", metavar="KIND", help="Only the instances of one kernel family.")
+@click.option("--kind", metavar="KIND", help="Only the instances of one kernel family.")
 @json_option
 def list_command(folder: Path | None, kind: str | None, as_json: bool) -> None:
     """Show the instances, where they were verified, and how fast they are beside their peers."""
@@ -229,7 +224,6 @@ def show_command(name: str, architecture: str | None, folder: Path | None, as_js
 @command.command("measure")
 @_names_argument
 @click.option(
-    "output",
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -240,7 +234,6 @@ def show_command(name: str, architecture: str | None, folder: Path | None, as_js
 @click.option("bench", "--bench/--no-bench", default=True, show_default=True, help="Time the instances beside their peers.")
 @click.option("sanitized", "--sanitize", is_flag=True, help="Let compute-sanitizer look for bad accesses and races as well.")
 @click.option(
-    "rounds",
     "--rounds",
     type=click.IntRange(1, 10_000),
     default=15,

@@ -50,11 +50,9 @@ MAX_REASONS = 3
     help="Exit with 1 unless this is proved of every kernel: memory, races, once, progress, initialised, handover, complete, coverage, "
     "all. Repeatable.",
 )
-@click.option("entry", "--entry", metavar="NAME", help="For a FILE: name of the kernel in C++ or PTX; not needed if there is only one.")
-@click.option("block", "--block", metavar="X,Y,Z", callback=parse_dimensions, help="For a FILE: threads of a block.")
-@click.option(
-    "grid", "--grid", metavar="EXPR,...", help="For a FILE: blocks as formulas of the kernel's integers, such as ceil_div(n, 256)."
-)
+@click.option("--entry", metavar="NAME", help="For a FILE: name of the kernel in C++ or PTX; not needed if there is only one.")
+@click.option("--block", metavar="X,Y,Z", callback=parse_dimensions, help="For a FILE: threads of a block.")
+@click.option("--grid", metavar="EXPR,...", help="For a FILE: blocks as formulas of the kernel's integers, such as ceil_div(n, 256).")
 @click.option(
     "arrays",
     "--array",
@@ -63,8 +61,8 @@ MAX_REASONS = 3
     help="For a FILE: the array that a parameter points to, 'A=in f32[m, k : lda, 1] @16': in, out or inout, extents, strides, alignment. "
     "Repeatable.",
 )
-@click.option("expects", "--expects", multiple=True, metavar="EXPR", help="For a FILE: a precondition, such as 'lda >= k'. Repeatable.")
-@click.option("shared", "--shared", metavar="EXPR", help="For a FILE: bytes of dynamic shared memory.")
+@click.option("--expects", multiple=True, metavar="EXPR", help="For a FILE: a precondition, such as 'lda >= k'. Repeatable.")
+@click.option("--shared", metavar="EXPR", help="For a FILE: bytes of dynamic shared memory.")
 @json_option
 @click.pass_context
 def command(

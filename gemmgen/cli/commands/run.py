@@ -45,24 +45,23 @@ _PYTHON = ".py"
 )
 @click.option("definitions", "--define", "-D", metavar="NAME[=VALUE]", multiple=True, help="Define a macro. Repeatable.")
 @click.option("compiler_options", "--option", metavar="OPTION", multiple=True, help="An option for nvcc: --option=-lm. Repeatable.")
-@click.option("build", "--build", metavar="COMMAND", help="Build the program first, with a wrapper of nvcc: --build make.")
+@click.option("--build", metavar="COMMAND", help="Build the program first, with a wrapper of nvcc: --build make.")
 @click.option("--sandbox", is_flag=True, help="Restrict the program and --build to files of the current folder, without network access.")
 @click.option("--seconds", type=click.IntRange(1, 86400), default=600, show_default=True, help="Limit for the program.")
 @click.option("--repeats", type=click.IntRange(0), default=0, metavar="N", help="Run at most N equal launches in a row.")
 @click.option(
-    "multiprocessors",
     "--multiprocessors",
     type=click.IntRange(1, 1024),
     default=8,
     show_default=True,
     help="Multiprocessors that the program sees.",
 )
-@click.option("memory", "--memory", type=click.IntRange(1, 64), default=8, show_default=True, metavar="GIB", help="Device memory.")
+@click.option("--memory", type=click.IntRange(1, 64), default=8, show_default=True, metavar="GIB", help="Device memory.")
 @click.option(
-    "jobs", "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Threads that share the blocks of a launch. Default: one a processor."
+    "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Threads that share the blocks of a launch. Default: one a processor."
 )
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
-@click.option("no_hazards", "--no-hazards", is_flag=True, help="Do not look for races and uninitialised reads; faster.")
+@click.option("--no-hazards", is_flag=True, help="Do not look for races and uninitialised reads; faster.")
 @click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions of each kernel, by line.")
 @click.option("sarif_file", "--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
 @click.option("annotate", "--annotations", "--github", is_flag=True, help="Print the findings as annotations of GitHub's workflows too.")

@@ -49,13 +49,12 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.command("schema")
 @click.option("file", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="Write it to FILE.")
 @click.option(
-    "of",
     "--of",
     metavar="COMMAND",
     shell_complete=_complete,
     help="Schema of the output of a command with --json, such as verify or library-list.",
 )
-@click.option("sweep", "--sweep", is_flag=True, help="Schema of sweep files.")
+@click.option("--sweep", is_flag=True, help="Schema of sweep files.")
 def command(file: Path | None, of: str | None, sweep: bool) -> None:
     """Print the JSON Schema of specs, with which editors check and complete YAML; or that of sweep files, or of a command's --json.
 

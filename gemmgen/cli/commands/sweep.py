@@ -65,19 +65,15 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
     shell_complete=_complete_override,
     help="Replace one field of the base, or all values of the axis over it: mainloop.stages=[2,3]. Repeatable.",
 )
-@click.option("where", "--where", metavar="EXPR", help="Only points for which this holds: 'mainloop.stages > 1 and plan.threads == 256'.")
-@click.option("sample", "--sample", type=click.IntRange(1), metavar="N", help="Only N points, drawn at random.")
+@click.option("--where", metavar="EXPR", help="Only points for which this holds: 'mainloop.stages > 1 and plan.threads == 256'.")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N points, drawn at random.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Random seed for --sample and --search.")
 @click.option(
-    "seed", "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Random seed for --sample and --search."
-)
-@click.option(
-    "stages",
     "--stages",
     type=click.Choice(["check", "compile", "verify", "bench"]),
     help="Last stage to run for each point; else the one in the sweep file.",
 )
 @click.option(
-    "dry_run",
     "--dry-run",
     is_flag=True,
     help="Show the number of points, the number that each rule rejects, and the estimated time.",
@@ -92,42 +88,33 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
     multiple=True,
     help="Also write the results as csv, jsonl, t4, junit or html. Repeatable. Without SWEEP: all results in the file.",
 )
+@click.option("--against", metavar="FILE", help="Compare with the results in FILE, an earlier --results, here and in HTML reports.")
+@click.option("--live", metavar="FILE.html", help="Update an HTML report while the sweep runs; open it in a browser.")
 @click.option(
-    "against", "--against", metavar="FILE", help="Compare with the results in FILE, an earlier --results, here and in HTML reports."
-)
-@click.option("live", "--live", metavar="FILE.html", help="Update an HTML report while the sweep runs; open it in a browser.")
-@click.option(
-    "backend",
     "--backend",
     type=click.Choice(["auto", "emulator", "gpu"]),
     default="auto",
     show_default=True,
     help="Where to verify; auto takes the GPUs if there are any.",
 )
+@click.option("--jobs", type=click.IntRange(1, 4096), metavar="N", help="Processes beside those of the GPUs; else one for each CPU.")
 @click.option(
-    "jobs", "--jobs", type=click.IntRange(1, 4096), metavar="N", help="Processes beside those of the GPUs; else one for each CPU."
-)
-@click.option(
-    "timeout",
     "--timeout",
     type=Number(0, 1e6, min_open=True),
     metavar="S",
     help="Seconds that a point may take in each stage, instead of the sweep's limits.",
 )
-@click.option("retry", "--retry", is_flag=True, help="Run points again that ended in timeout or runtime before.")
-@click.option("scheduler", "--scheduler", metavar="ADDRESS", help="Run on a Dask cluster: tcp://host:8786, or tls://host:8786.")
+@click.option("--retry", is_flag=True, help="Run points again that ended in timeout or runtime before.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on a Dask cluster: tcp://host:8786, or tls://host:8786.")
 @click.option("authority", "--tls-ca-file", metavar="FILE", help="For a tls:// scheduler: certificates of its authorities.")
 @click.option("certificate", "--tls-cert", metavar="FILE", help="For a tls:// scheduler: this machine's certificate.")
 @click.option("key", "--tls-key", metavar="FILE", help="For a tls:// scheduler: the private key to it.")
 @click.option(
-    "search",
     "--search",
     type=click.Choice(["tpe", "nsga2", "random"]),
     help="Let Optuna choose the points instead of trying all.",
 )
-@click.option(
-    "trials", "--trials", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Number of points that a search tries."
-)
+@click.option("--trials", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Number of points that a search tries.")
 @click.option(
     "objectives",
     "--objective",
@@ -136,13 +123,11 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
     help="Objective of a search and its winner: median_us (default), min:registers, max:operations_per_second. Repeatable.",
 )
 @click.option(
-    "winner",
     "--winner",
     metavar="FILE",
     help="Verify the best point once more, time it against the second best, and write it as a spec.",
 )
 @click.option(
-    "allow_invalid",
     "--allow-invalid",
     is_flag=True,
     help="Continue if axis values make no valid spec, for example because two fields exclude each other; without it, the exit status is 2.",

@@ -14,7 +14,7 @@ from gemmgen.cli.selection import tell_written, write_output
 @click.command("trace", context_settings={"ignore_unknown_options": True})
 @click.argument("source", metavar="SCRIPT|PROFILE", type=NAMED_PATH)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="Write the problems into FILE; else to standard output.")
+@click.option("-o", "--output", type=NAMED_PATH, metavar="FILE", help="Write the problems into FILE; else to standard output.")
 @click.option("kind", "--type", default="f32", show_default=True, help="Type of elements if the profile does not name it.")
 def command(source: Path, arguments: tuple[str, ...], output: Path | None, kind: str) -> None:
     """List the problems of a model, one a line, with the number of occurrences and the share of the time.

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 @click.command("tune")
 @click.option("kinds", "--kind", metavar="KIND", multiple=True, help="Only problems of this kind. Repeatable; else all kinds.")
 @click.option(
-    "problems",
     "--problems",
     type=NAMED_PATH,
     metavar="FILE",
@@ -35,16 +34,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="Which of the families' own problems to time.",
 )
-@click.option("minutes", "--minutes", type=Number(0, 10_000), help="Do not start another problem after this many minutes.")
+@click.option("--minutes", type=Number(0, 10_000), help="Do not start another problem after this many minutes.")
 @click.option(
-    "most",
     "--most",
     type=click.IntRange(1, 1000),
     default=12,
     show_default=True,
     help="Instances to time for each problem: the best ones by the model, and three others.",
 )
-@click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="The table; else that of this device.")
+@click.option("-o", "--output", type=NAMED_PATH, metavar="FILE", help="The table; else that of this device.")
 @click.option(
     "evaluated",
     "--evaluate",

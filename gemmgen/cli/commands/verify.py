@@ -67,12 +67,11 @@ if TYPE_CHECKING:
     help="Run a problem of these sizes as well, in the family's order, as gemmgen bench takes them. Repeatable.",
 )
 @click.option(
-    "field",
     "--field",
     is_flag=True,
     help="Also run each kernel over a finite field, on the emulator: one run for all data, with the probability that it misses an error.",
 )
-@click.option("counters", "--counters", is_flag=True, help="Also show the cost of one case, by line of the source.")
+@click.option("--counters", is_flag=True, help="Also show the cost of one case, by line of the source.")
 @check_report_options
 @json_option
 @click.pass_context

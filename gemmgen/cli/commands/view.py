@@ -18,10 +18,10 @@ from gemmgen.core.text import printable
 @click.command("view")
 @click.argument("spec", metavar="[SPEC]", required=False, shell_complete=complete_spec)
 @problem_options()
-@click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="The page; else NAME.html here.")
+@click.option("-o", "--output", type=NAMED_PATH, metavar="FILE", help="The page; else NAME.html here.")
 @architecture_option("Architecture to compile for; else the device's.")
 @click.option("device_name", "--device", shell_complete=complete_device, help="The GPU of the roofs; else an H200.")
-@click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
+@click.option("--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
 @set_option
 def command(
     spec: str | None,
