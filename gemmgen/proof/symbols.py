@@ -156,9 +156,13 @@ def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
             raise ZeroDivisionError
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
+    def field(number: int) -> int:
+        """A start or a length of a bit field: the hardware takes the low byte, for 64 bits the whole number."""
+        return number & 255 if bits == 32 else min(number & 0xFFFFFFFF, 255)
+
     def insert(a: int, b: int, position: int, length: int) -> int:
-        mask = ((1 << (length & 255)) - 1) << (position & 255)
-        return (b & ~mask) | (a << (position & 255) & mask)
+        mask = ((1 << field(length)) - 1) << field(position)
+        return (b & ~mask) | (a << field(position) & mask)
 
     def table(a: int, b: int, c: int, bits_of_table: int) -> int:
         full = (1 << bits) - 1
@@ -186,7 +190,7 @@ def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
         "rem": lambda a, b: as_type(a) - quotient(a, b) * as_type(b),
         "selp": lambda a, b, p: a if p else b,
         "bfi": insert,
-        "bfe": lambda a, position, length: ((a & (1 << bits) - 1) >> (position & 255)) & ((1 << (length & 255)) - 1),
+        "bfe": lambda a, position, length: ((a & (1 << bits) - 1) >> field(position)) & ((1 << field(length)) - 1),
         "lop3": table,
     }
     return meanings.get(opcode)

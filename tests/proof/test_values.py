@@ -10,9 +10,11 @@ pytest.importorskip("z3")
 
 import z3
 
+from gemmgen.emulator.ptx.parser import parse
 from gemmgen.proof.enumeration import NotEnumerable, evaluate
 from gemmgen.proof.polynomials import Polynomials
 from gemmgen.proof.storing import Digits, Stored, shared_elements
+from gemmgen.proof.symbols import computed
 from gemmgen.proof.values import Value, add, bitwise, constant, floor_divide, low_bits
 
 NUMBERS = random.Random(1)
@@ -187,3 +189,18 @@ def test_bits_in_common_are_no_sum(operation: str, first: int, second: int) -> N
     for a, b in ((255, 255), (first, second), (first, 0), (37, 13), (170, 85)):
         wanted = (a & first) ^ (b & second) if operation == "xor" else a & first | b & second
         assert at(found, x=a, y=b) == wanted
+
+
+FIELDS = {
+    "bfe.u32 %r1, %r2, %r3, %r4": (0x1234, 0x104, 8, 0x23),  # of 32 bits, the low byte counts
+    "bfe.u64 %rd1, %rd2, %r3, %r4": (0x1234, 0x104, 8, 0),
+    "bfi.b64 %rd1, %rd2, %rd2, %r3, %r4": (0x1234, 0x1234, 0x104, 8, 0x1234),
+}
+
+
+@pytest.mark.parametrize("statement", FIELDS)
+def test_places_of_bit_fields_beyond_a_byte(statement: str) -> None:
+    head = ".version 8.5\n.target sm_90\n.address_size 64\n.visible .entry k() { .reg .b32 %r<9>; .reg .b64 %rd<9>;"
+    (instruction,) = parse(f"{head} {statement}; }}").functions["k"].body
+    *operands, wanted = FIELDS[statement]
+    assert computed(instruction, tuple(operands), {}) == wanted
