@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite
 from numbers import Integral, Real
@@ -10,6 +10,7 @@ from operator import index
 from typing import Any, TypeGuard
 
 from gemmgen.core.errors import LaunchError
+from gemmgen.core.text import printable
 
 Operations = str | Mapping[str, object] | Callable[..., object] | Sequence[str | Mapping[str, object] | Callable[..., object]]
 """Operations on results: a name, a mapping as in a spec, a Python function on symbols, or several of them."""
@@ -55,6 +56,22 @@ def integer(operation: str, name: str, value: Any) -> int:
         return index(value)
     except TypeError:
         raise LaunchError(f"{operation}: {name} is {value!r}, need an integer") from None
+
+
+def word(operation: str, name: str, value: Any, words: Collection[str]) -> str:
+    """An argument as one of some words. Raises ``LaunchError`` for anything else."""
+    if isinstance(value, str) and value in words:
+        return value
+    *others, last = map(repr, words)
+    raise LaunchError(f"{operation}: {name} is {printable(repr(value), 100)}, need {', '.join(others)} or {last}")
+
+
+def flag(operation: str, name: str, value: object) -> bool:
+    """An argument as a truth value. Raises ``LaunchError`` for arrays of any other number of elements than one."""
+    try:
+        return bool(value)
+    except Exception:
+        raise LaunchError(f"{operation}: {name} is {value.__class__.__name__}, need True or False") from None
 
 
 def pair(operation: str, name: str, value: object) -> tuple[int, int]:

@@ -47,6 +47,13 @@ def readable(array: object) -> Any:
     return array.astype(element.newbyteorder("="))
 
 
+def given(operation: str, name: str, array: object) -> Any:
+    """An argument that has to be an array, readable. Raises ``LaunchError`` for anything else."""
+    if not isinstance(getattr(array, "shape", None), tuple):
+        raise LaunchError(f"{operation}: {name} is {array.__class__.__name__}, need an array")
+    return readable(array)
+
+
 def layout_of(view: ArrayView) -> Layout:
     """The view without its address."""
     return Layout(view.shape, view.strides, view.type, alignment_of(view.pointer))

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from gemmgen.core.elements import ELEMENTS, to_elements
 from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.calls import word
 from gemmgen.kernels.gemm.scaling import BlockScale, as_tiles, numbers_of, scales_of
-from gemmgen.ops.arrays import is_torch, readable, type_word
+from gemmgen.ops.arrays import given, is_torch, type_word
 from gemmgen.runtime.arrays.protocols import ArrayT
 
 Format = Literal["mxfp8", "mxfp4", "nvfp4"]
@@ -55,9 +56,8 @@ def quantize_blocks(x: ArrayT, format: Format = "nvfp4") -> tuple[ArrayT, ArrayT
 def _quantized(x: Any, format: Format) -> tuple[Any, Any, float]:
     import numpy as np
 
-    if format not in LARGEST:
-        raise LaunchError(f"quantize_blocks: format is {format!r}, need 'mxfp8', 'mxfp4' or 'nvfp4'")
-    x = readable(x)
+    word("quantize_blocks", "format", format, LARGEST)
+    x = given("quantize_blocks", "x", x)
     if type_word(x) not in FLOATS or len(x.shape) != 2:
         need = f"two axes of {', '.join(FLOATS)}"
         raise LaunchError(f"quantize_blocks: x has elements {type_word(x) or '?'} and shape {tuple(x.shape)}, need {need}")

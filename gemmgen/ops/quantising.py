@@ -9,8 +9,9 @@ from gemmgen.core.elements import BY_WORD, ELEMENTS, float_format, to_numbers
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.formulas import round_up
 from gemmgen.dispatch.devices import gpu_device
+from gemmgen.kernels.calls import word
 from gemmgen.kernels.quantise.matcher import shape_of_scales
-from gemmgen.ops.arrays import is_torch, readable, type_word
+from gemmgen.ops.arrays import given, is_torch, type_word
 from gemmgen.ops.engine import Operator
 from gemmgen.runtime.arrays.protocols import ArrayT, Stream
 
@@ -71,17 +72,13 @@ def quantize(
 
 
 def _quantised(x: Any, block: Any, output: str, scales: str, layout: str, stream: Any) -> tuple[Any, Any]:
-    chosen = BLOCKS.get(tuple(block) if isinstance(block, list | tuple) else block)
+    chosen = BLOCKS.get(tuple(block)) if isinstance(block, list | tuple) else BLOCKS.get(block) if isinstance(block, str) else None
     if chosen is None:
         raise LaunchError(f"quantize: block is {block!r}, need (1, 128), (128, 128), 'row' or 'tensor'")
-    kind, scale_kind = BY_WORD.get(output), BY_WORD.get(scales)
-    if kind not in ("e4m3", "e5m2"):
-        raise LaunchError(f"quantize: output is {output!r}, need 'float8_e4m3fn' or 'float8_e5m2'")
-    if scale_kind not in ("f32", "ue8m0"):
-        raise LaunchError(f"quantize: scales is {scales!r}, need 'float32' or 'float8_e8m0fnu'")
-    if layout not in ("k_major", "mn_major"):
-        raise LaunchError(f"quantize: layout is {layout!r}, need 'k_major' or 'mn_major'")
-    x = readable(x)
+    kind = BY_WORD[word("quantize", "output", output, ("float8_e4m3fn", "float8_e5m2"))]
+    scale_kind = BY_WORD[word("quantize", "scales", scales, ("float32", "float8_e8m0fnu"))]
+    word("quantize", "layout", layout, ("k_major", "mn_major"))
+    x = given("quantize", "x", x)
     if type_word(x) not in FLOATS or len(x.shape) != 2:
         raise LaunchError(
             f"quantize: x has elements {type_word(x) or '?'} and shape {tuple(x.shape)}, need two axes of {', '.join(FLOATS)}"

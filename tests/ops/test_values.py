@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -268,3 +269,39 @@ def test_rows_have_the_same_bits_whatever_is_beside_them() -> None:
         np.testing.assert_array_equal(ops.matmul(a[:rows], b, batch_invariant=True), whole[:rows])
     np.testing.assert_array_equal(ops.matmul(a, np.asfortranarray(b), batch_invariant=True), whole)
     np.testing.assert_array_equal(ops.matmul(a, b, batch_invariant=True, out=np.empty((100, 80), np.float32).T), whole)
+
+
+MATRIX = np.zeros((4, 8), np.float32)
+HALF = np.zeros((8, 8), np.float16)
+IMAGE = np.ones((1, 5, 4, 16), np.float16).transpose(0, 3, 1, 2)
+TAPS = np.ones((16, 16, 3, 3), np.float16)
+REFUSED: dict[str, Callable[[Any], object]] = {
+    "precision": lambda odd: ops.matmul(MATRIX, MATRIX.T, precision=odd),
+    "backend": lambda odd: ops.matmul(MATRIX, MATRIX.T, backend=odd),
+    "triangles": lambda odd: ops.matmul(MATRIX, MATRIX.T, triangles={"c": odd}),
+    "gate": lambda odd: ops.gated_matmul(HALF, odd, HALF),
+    "gated activation": lambda odd: ops.gated_matmul(HALF, HALF, HALF, activation=odd),
+    "gated backend": lambda odd: ops.gated_matmul(HALF, HALF, HALF, backend=odd),
+    "layout": lambda odd: ops.conv2d(IMAGE, TAPS, layout=odd),
+    "invariant convolution": lambda odd: ops.conv2d(IMAGE, TAPS, batch_invariant=odd),
+    "invariant softmax": lambda odd: ops.softmax(MATRIX, batch_invariant=odd),
+    "weight": lambda odd: ops.layer_norm(MATRIX, weight=odd),
+    "residual": lambda odd: ops.rms_norm(MATRIX, residual=odd),
+    "gradient": lambda odd: ops.softmax_gradient(odd, MATRIX),
+    "block": lambda odd: ops.quantize(MATRIX, block=odd),
+    "output": lambda odd: ops.quantize(MATRIX, output=odd),
+    "quantised layout": lambda odd: ops.quantize(MATRIX, layout=odd),
+    "quantised": lambda odd: ops.quantize(odd),
+    "format": lambda odd: ops.quantize_blocks(MATRIX, odd),
+    "blocks": lambda odd: ops.quantize_blocks(odd, "mxfp8"),
+    "stride": lambda odd: ops.conv_transpose2d(IMAGE, TAPS, stride=odd),
+}
+
+
+@pytest.mark.parametrize("odd", [np.zeros(2), np.array(["a"]), [], {"a": 1}, 2**70], ids=repr)
+@pytest.mark.parametrize("name", REFUSED)
+def test_odd_arguments_get_an_error_in_words(name: str, odd: Any) -> None:
+    if "invariant" in name:
+        odd = np.zeros(2)  # anything else is true or false
+    with pytest.raises(LaunchError):
+        REFUSED[name](odd)

@@ -181,10 +181,10 @@ def _interpret_gated(operands: Mapping[str, Layout], options: Mapping[str, Any])
         return LaunchError(f"gated_matmul: {why}")
 
     gate, up = operands["b_gate"], operands["b_up"]
+    gate_word, up_word = (ELEMENTS[one.type].word if one.type in ELEMENTS else one.type for one in (gate, up))
     if gate.type != up.type or gate.shape != up.shape or len(gate.shape) != 2:
         raise refuse(
-            f"b_gate of {ELEMENTS[gate.type].word} has shape {gate.shape} and b_up of {ELEMENTS[up.type].word} {up.shape}, "
-            "need two matrices of one type and shape"
+            f"b_gate of {gate_word} has shape {gate.shape} and b_up of {up_word} {up.shape}, need two matrices of one type and shape"
         )
     if not any(is_stored(gate, order) and is_stored(up, order) for order in (True, False)):
         raise refuse(f"b_gate has strides {gate.strides} and b_up {up.strides}, need rows or columns that are contiguous in both")

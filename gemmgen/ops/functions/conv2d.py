@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, Literal, cast
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, are_floats, by_name, integer, is_plain_number, number, pair
+from gemmgen.kernels.calls import Operations, are_floats, by_name, flag, integer, is_plain_number, number, pair, word
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import on_stream, type_word, widened
@@ -139,6 +139,8 @@ def conv2d(
         alpha = number("conv2d", "alpha", alpha)
     if activation.__class__ is not str and activation is not None:
         activation = hashable(activation)
+    if layout is not None:
+        word("conv2d", "layout", layout, ("nchw32", "nhwc", "nchw4"))
     options = (
         weights.shape,
         stride if stride.__class__ is int else pair("conv2d", "stride", stride),
@@ -151,7 +153,7 @@ def conv2d(
         alphas is None and alpha != 1,
         bias_scale != 1,
         gamma != 1,
-        bool(batch_invariant),
+        flag("conv2d", "batch_invariant", batch_invariant),
     )
     if not are_floats(alpha, bias_scale, gamma):
         alpha, gamma = number("conv2d", "alpha", alpha), number("conv2d", "gamma", gamma)

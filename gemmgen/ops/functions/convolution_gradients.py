@@ -16,6 +16,7 @@ from typing import Any, cast
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import integer, pair
 from gemmgen.kernels.conv2d.matcher import ALIGNMENT
+from gemmgen.kernels.conv2d.problem import MAX_EXTENT
 from gemmgen.ops.arrays import contiguous, is_torch, new_array, readable, view_of
 from gemmgen.ops.filters import results_of
 from gemmgen.ops.functions.conv2d import axes_moved, conv2d
@@ -44,16 +45,16 @@ class Remainder:
 
 
 def remainders(extent: int, outputs: int, taps: int, stride: int, padding: int, dilation: int) -> Iterator[Remainder]:
-    """The convolutions of an axis with ``outputs`` elements of dy that give an axis with ``extent`` elements of dx."""
+    """The convolutions of an axis with ``outputs`` elements of dy that give those of ``extent`` elements of dx which taps reach."""
     shared = gcd(stride, dilation)
     between, steps = stride // shared, dilation // shared
-    for remainder in range(stride):
+    first_taps = {tap * dilation % stride: tap for tap in reversed(range(taps))}
+    for remainder, tap in sorted(first_taps.items()):
         first = max(-((remainder - padding) // stride), 0)  # the first v with remainder + stride v - padding >= 0
         start = remainder + stride * first - padding
         count = max(-((start - extent) // stride), 0)
         if not count:
             continue
-        tap = next((tap for tap in range(between) if tap * dilation % stride == remainder), taps)
         reached = max(-((tap - taps) // between), 0)
         reach = steps * (reached - 1)
         last = first + (remainder - tap * dilation) // stride  # the element that the first tap reads for the first result
@@ -116,6 +117,8 @@ def conv2d_input_gradient(
     swapped = axes_moved(cast("Any", w).reshape(groups, k // groups, c_group, r, s), (0, 2, 1, 3, 4)).reshape(
         groups * c_group, k // groups, r, s
     )
+    if max(h, width) > MAX_EXTENT:
+        raise LaunchError(f"{call}: the gradient has {max(h, width)} elements along an axis, need at most {MAX_EXTENT}")
     arguments = zip((h, width), (p, q), (r, s), strides, paddings, dilations, strict=True)
     rows, columns = (list(remainders(*one)) for one in arguments)
     if len(rows) == len(columns) == 1 and rows[0].count == h and columns[0].count == width and rows[0].taps.stop and columns[0].taps.stop:

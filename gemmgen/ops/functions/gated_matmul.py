@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, by_name
+from gemmgen.kernels.calls import Operations, by_name, word
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.engine import with_kernel
@@ -61,14 +61,13 @@ def gated_matmul(
         If the arguments are invalid or do not fit each other.
     """
     if epilogue is None:
-        if activation not in GATES:
+        if not isinstance(activation, str) or activation not in GATES:
             raise LaunchError(f"gated_matmul: activation is {activation!r}, need one of {', '.join(GATES)}, or an epilogue")
         epilogue = {"value": f"{activation}(acc) * acc2"}
     operands = by_name("gated_matmul", operands)
     if torch_state.compiling is not None and torch_state.recording(a, b_gate, b_up, *operands.values()):
         raise LaunchError("gated_matmul: it has no derivative: detach the tensors, or call matmul for each product")
-    if backend not in ("auto", "emulator"):
-        raise LaunchError(f"gated_matmul: backend is {backend!r}, need 'auto' or 'emulator'")
+    word("gated_matmul", "backend", backend, ("auto", "emulator"))
     factors = {"a": a, "b_gate": b_gate, "b_up": b_up}
     choices = {"backend": backend, "output": output}
     return finished("gated_matmul", factors, hashable(epilogue), operands, out, (1.0, 0.0), choices, stream)

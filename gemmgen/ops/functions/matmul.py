@@ -8,8 +8,9 @@ from numbers import Real
 from typing import Literal
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, are_floats, by_name, is_plain_number, number
+from gemmgen.kernels.calls import Operations, are_floats, by_name, is_plain_number, number, word
 from gemmgen.kernels.epilogue.options import hashable
+from gemmgen.kernels.gemm.request import PRECISIONS
 from gemmgen.kernels.gemm.triangles import Triangles
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import same_place
@@ -157,6 +158,8 @@ def matmul(
         and alpha.__class__ is beta.__class__ is gamma.__class__ is float
         and alpha == gamma == 1.0
         and beta == 0.0
+        and precision.__class__ is str
+        and backend.__class__ is str
         and precision == "f32"
         and backend == "auto"
         and batch_invariant is False
@@ -166,6 +169,8 @@ def matmul(
         product: ArrayT | None = PLAIN.product(a, b, out)
         if product is not None:
             return product
+    word("matmul", "precision", precision, ("f32", *PRECISIONS, *BY_INTEGERS))
+    word("matmul", "backend", backend, ("auto", "emulator"))
     constant = isinstance(b, Constant)
     if isinstance(b, Constant):
         b = b.source
@@ -278,7 +283,7 @@ def matmul(
 def _checked_triangles(given: Mapping[str, str]) -> Triangles:
     """Triangular matrices as a request has them."""
     sides: dict[str, tuple[str, ...]] = {"a": ("lower", "upper"), "b": ("lower", "upper"), "c": ("lower", "upper", "mirrored")}
-    if not isinstance(given, Mapping) or any(name not in sides or given[name] not in sides[name] for name in given):
+    if not isinstance(given, Mapping) or any(str(given[name]) not in sides.get(name, ()) for name in given):
         need = "a mapping of a and b to 'lower' or 'upper', and of c to 'lower', 'upper' or 'mirrored'"
         raise LaunchError(f"matmul: triangles is {given!r}, need {need}")
     return Triangles.model_validate(dict(given))

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import integer, number
+from gemmgen.kernels.calls import flag, integer, number
 from gemmgen.ops import torch_state
-from gemmgen.ops.arrays import WIDER, contiguous, converted, is_torch, narrowed, readable, view_of, widened
+from gemmgen.ops.arrays import WIDER, contiguous, converted, given, is_torch, narrowed, readable, view_of, widened
 from gemmgen.ops.engine import Operator
 from gemmgen.runtime.arrays.protocols import Array, ArrayT
 
@@ -54,7 +54,7 @@ class _Rows:
 
     def matrix(self, name: str, array: Any) -> Any:
         """An array of x's shape and type as a matrix; strided rows are not copied."""
-        array = readable(array)
+        array = given(self.operation, name, array)
         if tuple(array.shape) != self.given or view_of(array, name, None).type != self.kind:
             got = f"shape {tuple(array.shape)} and elements {_word(view_of(array, name, None).type)}"
             raise LaunchError(f"{self.operation}: {name} has {got}, need {self.given} and {ELEMENTS[self.kind].word} as x has")
@@ -82,7 +82,7 @@ class _Rows:
         """Values for each column, float32 or of x's type; others become float32."""
         if values is None:
             return None
-        values = readable(values)
+        values = given(self.operation, name, values)
         if tuple(values.shape) != self.shape[-1:]:
             raise LaunchError(f"{self.operation}: {name} has shape {tuple(values.shape)}, need {self.shape[-1:]}")
         kind = view_of(values, name, None).type
@@ -163,7 +163,7 @@ def softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> Arra
     LaunchError
         If the arguments are invalid or do not fit each other.
     """
-    if batch_invariant:
+    if flag("softmax", "batch_invariant", batch_invariant):
         _require_batch_invariance("softmax", x, axis)
     if _by_torch(x):
         return cast("ArrayT", torch_state.by_operator("softmax", (x, axis), True))
@@ -195,7 +195,7 @@ def log_softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> 
     LaunchError
         If the arguments are invalid or do not fit each other.
     """
-    if batch_invariant:
+    if flag("log_softmax", "batch_invariant", batch_invariant):
         _require_batch_invariance("log_softmax", x, axis)
     if _by_torch(x):
         return cast("ArrayT", torch_state.by_operator("log_softmax", (x, axis), True))
@@ -409,7 +409,7 @@ def rms_norm(
     LaunchError
         If the arguments are invalid or do not fit each other.
     """
-    if batch_invariant:
+    if flag("rms_norm", "batch_invariant", batch_invariant):
         _require_batch_invariance("rms_norm", x, axis)
     results: ArrayT | tuple[ArrayT, ArrayT] = _norm("rms_norm", x, weight, None, residual, eps, axis)
     return results
@@ -454,7 +454,7 @@ def layer_norm(
     LaunchError
         If the arguments are invalid or do not fit each other.
     """
-    if batch_invariant:
+    if flag("layer_norm", "batch_invariant", batch_invariant):
         _require_batch_invariance("layer_norm", x, axis)
     results: ArrayT | tuple[ArrayT, ArrayT] = _norm("layer_norm", x, weight, bias, residual, eps, axis)
     return results
