@@ -72,7 +72,8 @@ def quantize(
 
 
 def _quantised(x: Any, block: Any, output: str, scales: str, layout: str, stream: Any) -> tuple[Any, Any]:
-    chosen = BLOCKS.get(tuple(block)) if isinstance(block, list | tuple) else BLOCKS.get(block) if isinstance(block, str) else None
+    extents = isinstance(block, list | tuple) and all(isinstance(one, int) for one in block)
+    chosen = BLOCKS.get(tuple(block) if extents else block) if extents or isinstance(block, str) else None
     if chosen is None:
         raise LaunchError(f"quantize: block is {block!r}, need (1, 128), (128, 128), 'row' or 'tensor'")
     kind = BY_WORD[word("quantize", "output", output, ("float8_e4m3fn", "float8_e5m2"))]

@@ -298,7 +298,7 @@ REFUSED: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("odd", [np.zeros(2), np.array(["a"]), [], {"a": 1}, 2**70], ids=repr)
+@pytest.mark.parametrize("odd", [np.zeros(2), np.array(["a"]), [{}], {"a": 1}, 2**70], ids=repr)
 @pytest.mark.parametrize("name", REFUSED)
 def test_odd_arguments_get_an_error_in_words(name: str, odd: Any) -> None:
     if "invariant" in name:
