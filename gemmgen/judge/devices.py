@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gemmgen.hardware.target import DEVICES
 from gemmgen.sanitizer.programs.session import DeviceAnswers
 
 ASKING = re.compile(
@@ -20,34 +21,43 @@ FAST, SLOW = 1e-4, 1e3
 _GIB, _MIB = 1 << 30, 1 << 20
 
 
-def _device(name: str, gib: float, multiprocessors: int, clock_mhz: int, memory_mhz: int, bus_bits: int, l2_mib: float) -> DeviceAnswers:
-    return DeviceAnswers(name, int(gib * _GIB), multiprocessors, clock_mhz * 1000, memory_mhz * 1000, bus_bits, int(l2_mib * _MIB), FAST)
+def _answers(name: str, gib: float, memory_mhz: int, bus_bits: int, sms: int, mhz: float, l2_mib: float) -> DeviceAnswers:
+    return DeviceAnswers(name, int(gib * _GIB), sms, round(mhz * 1000), memory_mhz * 1000, bus_bits, int(l2_mib * _MIB), FAST)
+
+
+def _of(chip: str, name: str, gib: float, memory_mhz: int, bus_bits: int) -> DeviceAnswers:
+    """A product with a chip that the table of devices has, and its memory."""
+    known = DEVICES[chip]
+    return _answers(name, gib, memory_mhz, bus_bits, known.sm_count, known.clock_hz / 1e6, known.l2_bytes / _MIB)
 
 
 _REAL = {
-    70: (_device("Tesla V100-SXM2-16GB", 15.77, 80, 1530, 877, 4096, 6), _device("Tesla V100-PCIE-32GB", 31.74, 80, 1380, 877, 4096, 6)),
-    75: (_device("Tesla T4", 14.57, 40, 1590, 5001, 256, 4), _device("NVIDIA GeForce RTX 2080 Ti", 10.75, 68, 1545, 7000, 352, 5.5)),
+    70: (
+        _answers("Tesla V100-SXM2-16GB", 15.77, 877, 4096, 80, 1530, 6),
+        _answers("Tesla V100-PCIE-32GB", 31.74, 877, 4096, 80, 1380, 6),
+    ),
+    75: (_of("T4", "Tesla T4", 14.57, 5001, 256), _answers("NVIDIA GeForce RTX 2080 Ti", 10.75, 7000, 352, 68, 1545, 5.5)),
     80: (
-        _device("NVIDIA A100-SXM4-80GB", 79.15, 108, 1410, 1593, 5120, 40),
-        _device("NVIDIA A100-PCIE-40GB", 39.39, 108, 1410, 1215, 5120, 40),
-        _device("NVIDIA A30", 23.5, 56, 1440, 1215, 3072, 24),
+        _of("A100", "NVIDIA A100-SXM4-80GB", 79.15, 1593, 5120),
+        _of("A100", "NVIDIA A100-PCIE-40GB", 39.39, 1215, 5120),
+        _answers("NVIDIA A30", 23.5, 1215, 3072, 56, 1440, 24),
     ),
-    86: (_device("NVIDIA GeForce RTX 3090", 23.69, 82, 1695, 9751, 384, 6), _device("NVIDIA A10G", 21.99, 80, 1710, 6251, 384, 6)),
-    89: (_device("NVIDIA GeForce RTX 4090", 23.64, 128, 2520, 10501, 384, 72), _device("NVIDIA L4", 21.96, 58, 2040, 6251, 192, 48)),
+    86: (_of("RTX 3090", "NVIDIA GeForce RTX 3090", 23.69, 9751, 384), _answers("NVIDIA A10G", 21.99, 6251, 384, 80, 1710, 6)),
+    89: (_of("RTX 4090", "NVIDIA GeForce RTX 4090", 23.64, 10501, 384), _of("L4", "NVIDIA L4", 21.96, 6251, 192)),
     90: (
-        _device("NVIDIA H100 80GB HBM3", 79.11, 132, 1980, 2619, 5120, 50),
-        _device("NVIDIA H200", 139.81, 132, 1980, 3201, 6144, 50),
-        _device("NVIDIA H100 PCIe", 79.11, 114, 1755, 1593, 5120, 50),
-        _device("NVIDIA GH200 480GB", 95.0, 132, 1980, 2619, 6144, 60),
+        _of("H100", "NVIDIA H100 80GB HBM3", 79.11, 2619, 5120),
+        _of("H200", "NVIDIA H200", 139.81, 3201, 6144),
+        _of("H100 PCIe", "NVIDIA H100 PCIe", 79.11, 1593, 5120),
+        _answers("NVIDIA GH200 480GB", 95.0, 2619, 6144, 132, 1980, 60),
     ),
-    100: (_device("NVIDIA B200", 178.35, 148, 1965, 3996, 8192, 126), _device("NVIDIA GB200", 184.0, 152, 2062, 3996, 8192, 126)),
+    100: (_of("B200", "NVIDIA B200", 178.35, 3996, 8192), _answers("NVIDIA GB200", 184.0, 3996, 8192, 152, 2062, 126)),
     120: (
-        _device("NVIDIA GeForce RTX 5090", 31.36, 170, 2407, 14001, 512, 96),
-        _device("NVIDIA RTX PRO 6000 Blackwell Server Edition", 94.97, 188, 2430, 14001, 512, 128),
+        _of("RTX 5090", "NVIDIA GeForce RTX 5090", 31.36, 14001, 512),
+        _of("RTX PRO 6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 94.97, 14001, 512),
     ),
 }
 """Devices by compute capability."""
-_SMALL, _LARGE = _device("", 1.5, 4, 300, 400, 64, 0.5), _device("", 500, 300, 4000, 20000, 16384, 512)
+_SMALL, _LARGE = _answers("", 1.5, 400, 64, 4, 300, 0.5), _answers("", 500, 20000, 16384, 300, 4000, 512)
 _WORD = re.compile(
     rb"(?i)nvidia|tesla|geforce|quadro|titan|emulator|gemmgen|rtx|gtx|grace|hopper|ampere|blackwell|\b[abhltv]\d{1,3}[a-z]?\b|\bg[bh]\d00\b"
 )
