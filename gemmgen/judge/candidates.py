@@ -49,6 +49,7 @@ _KINDS: tuple[tuple[type[emulator.EmulatorError], str], ...] = (
     (emulator.UnwrittenRead, "reads-output"),
     (emulator.UndefinedRegister, "reads-output"),
     (emulator.HazardError, "race"),
+    (emulator.UnfinishedCopy, "race"),
     (InFlightRead, "race"),
     (InFlightWrite, "race"),
     (emulator.UnknownInstruction, "unknown"),
@@ -258,4 +259,6 @@ class KernelCandidate:
             )
         except emulator.EmulatorError as error:
             raise CandidateFailed(kind_of(type(error)), str(error), findings_of(error, (), self.code.text_of)) from error
+        if unfinished := tuple(each for each in result.findings if isinstance(each, emulator.UnfinishedCopy)):
+            raise CandidateFailed("race", str(unfinished[0]).removeprefix("warning: "), findings_of(None, unfinished, self.code.text_of))
         return Called(outputs, written, instructions=result.total_instructions)

@@ -186,7 +186,7 @@ class ProgramCandidate:
             raise CandidateFailed("fails", text or f"the program ended with {ending}")
 
     def _fails(self, finding: Finding) -> bool:
-        return finding.severity == "error" or finding.code == "unwritten-copy"
+        return finding.severity == "error" or finding.code in ("unwritten-copy", "unfinished-copy")
 
     def _message(self, folder: Path) -> str:
         try:

@@ -11,6 +11,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
@@ -23,6 +24,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import round_up
 from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import FIELD
+from gemmgen.emulator.blocks import polls
 from gemmgen.emulator.data_flow import ProgramFlow, flow_of, instructions_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
@@ -30,7 +32,8 @@ from gemmgen.judge import extremes
 from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions, KernelCandidate
 from gemmgen.judge.decisions import Noted
 from gemmgen.judge.reference import Arrays, Question, Reference
-from gemmgen.judge.task import DEEP, FAR, POWER, WIDE, Argument, Task, evaluate, fits, grid_of_shapes
+from gemmgen.judge.solving import DRAWS, Solver, Unknown
+from gemmgen.judge.task import BESIDE, DEEP, FAR, POWER, WIDE, Argument, Task, evaluate, fits, grid_of_shapes
 from gemmgen.judge.text import (
     address_that_decides,
     bits_of_approximation,
@@ -109,6 +112,10 @@ _MAX_OF_NANS = 8
 """Inputs with a NaN in each row, each in other columns."""
 _SEARCHED, _MAX_SEARCHED = 100, 72
 """Shapes that a search tries, and the first size that is none of theirs."""
+_GUESSES, _SHAPES_OF_DECISION, _MAX_SOLUTIONS = 24, 2, 16
+"""Solutions of a decision by sizes that are looked at, the shapes of them that are run, and those of all decisions."""
+_MAX_ENTRIES = 128
+"""Entries of a table that sizes select from, each of which is tried."""
 _MAX_SOLVED = 1 << 13
 """Numbers of a code from which on no shapes are sought in which sums or products of sizes have that value."""
 _MAX_LITERAL = 1 << 9
@@ -383,6 +390,7 @@ class Referee:
         if self.verdict.accepted:
             self._check_decisions(zip((sizes for sizes, _ in plan), inputs, strict=True), special, literals)
             self._search_shapes()
+            self._check_tables()
         self._check_alignment(inputs[0], wanted[0], magnitudes[0])
         self._check_builds(plan, inputs, wanted, magnitudes)
         self._check_devices(inputs[0], runs[0], wanted[0], magnitudes[0])
@@ -547,11 +555,80 @@ class Referee:
             if self.candidate.note_answers(noted, sizes, inputs, answers, one_block=True):
                 known.append(sizes)
                 self._check_found(sizes, inputs)
+        tried += self._try_solutions(noted, answers, literals)
         for inst, answer in noted.one_sided(answers):
             numbers = [operand.value for operand in inst.operands if isinstance(operand, Integer)]
             if inst.opcode == "setp" and any(_FARTHEST < value < _WHOLE_RANGE and value not in _LIMITS for value in numbers):
                 self._fail("untested", self.given[0], f"a decision by sizes is {str(answer).lower()} in all shapes: {inst.text.strip()}")
         self.verdict.checks.append(f"{tried} further shapes, led by decisions by sizes")
+
+    def _try_solutions(self, noted: Noted, answers: npt.NDArray[np.uint32], literals: Sequence[int]) -> int:
+        """Judges shapes for which decisions should have the answers that they had in no shape; the number of these shapes."""
+        assert isinstance(self.candidate, KernelCandidate)
+        drawn = self._drawn_sizes(literals)
+        solver = Solver(self.candidate.programs()[0], self._kernel_inputs(drawn))
+        shapes: dict[tuple[int, ...], dict[str, int]] = {}
+        for inst, answer in noted.one_sided(answers):
+            with suppress(Unknown):
+                found = solver.gives(inst, not answer)
+                places = np.flatnonzero(np.broadcast_to(found, DRAWS))
+                cost = np.prod([values[places].astype(np.float64) for values in drawn.values()], axis=0)
+                solved = ({name: int(values[place]) for name, values in drawn.items()} for place in places[np.argsort(cost)[:_GUESSES]])
+                fitting = [sizes for sizes in solved if fits(self.task, sizes)]
+                shapes |= {tuple(sizes.values()): sizes for sizes in fitting[:_SHAPES_OF_DECISION]}
+        for sizes in list(shapes.values())[:_MAX_SOLUTIONS]:
+            inputs = self._inputs(sizes, "ordinary")
+            if self.candidate.note_answers(noted, sizes, inputs, answers):
+                self._check_found(sizes, inputs)
+        return min(len(shapes), _MAX_SOLUTIONS)
+
+    def _check_tables(self) -> None:
+        """Runs all small sizes if the kernel reads a variable of its module at a place that follows from sizes: each entry may be wrong."""
+        if not isinstance(self.candidate, KernelCandidate):
+            return
+        (program,) = self.candidate.programs()
+        variables = {name: placed.variable for name, placed in program.symbols.items() if _holds_numbers(placed.variable)}
+        known = self._kernel_inputs({name: np.ones(1, np.int64) for name in self.given[0]})
+        solver = Solver(program, {name: values for name, values in known.items() if not name.startswith(("%tid", "%ctaid"))})
+        entries = max((count for count in solver.tables(variables) if count <= _MAX_ENTRIES), default=0)
+        if not entries:
+            return
+        small = {name: min(size, BESIDE) for name, size in self.given[0].items()}
+        shapes = [{**small, name: size} for name in small for size in range(1, entries + 1)]
+        shapes = [sizes for sizes in shapes if fits(self.task, sizes)]
+        arrays = [self._inputs(sizes, "ordinary") for sizes in shapes]
+        answers = self.reference.answers(_with_magnitudes([Question(s, self._numbers(a)) for s, a in zip(shapes, arrays, strict=True)]))
+        for sizes, inputs, wanted, magnitude in zip(shapes, arrays, answers, answers[len(shapes) :], strict=False):
+            if (run := self._run(sizes, inputs)) is not None:
+                self._compare(sizes, "ordinary", run, wanted, magnitude)
+        self.verdict.checks.append(f"{len(shapes)} small sizes, as the kernel reads a table of {entries} numbers by them")
+
+    def _drawn_sizes(self, literals: Sequence[int]) -> dict[str, npt.NDArray[np.int64]]:
+        """Random sizes of many problems: numbers of the code and numbers beside them, small ones, and one large one at most."""
+        rng, names = np.random.default_rng([self.seed, 61]), list(self.given[0])
+        own = np.array([1, *(near for value in literals for near in (value - 1, value, value + 1) if 0 < near < _FARTHEST)])
+        large, drawn = rng.integers(0, len(names), DRAWS), {}
+        for place, name in enumerate(names):
+            small = rng.integers(1, _MAX_SEARCHED, DRAWS)
+            any_size = np.exp2(rng.uniform(0, math.log2(_FARTHEST), DRAWS)).astype(np.int64)
+            sizes = np.where(rng.random(DRAWS) < 0.4, rng.choice(own, DRAWS), np.where(large == place, any_size, small))
+            step = self.task.multiples.get(name, 1)
+            drawn[name] = (sizes + step - 1) // step * step
+        return drawn
+
+    def _kernel_inputs(self, drawn: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[np.int64]]:
+        """Values of parameters and of the numbers of threads and blocks that PTX reads, for these sizes."""
+        assert isinstance(self.candidate, KernelCandidate)
+        rng, values = np.random.default_rng([self.seed, 67]), {}
+        for parameter, argument in zip(self.candidate.entry.parameters, self.task.arguments, strict=False):
+            size = argument.name if argument.value is None else argument.value
+            if argument.shape is None and size in drawn:
+                values[parameter.name] = drawn[str(size)]
+        for axis, extent in zip("xyz", (*self.task.block, 1, 1), strict=False):
+            threads = max(1, evaluate(extent, self.given[0]))
+            values[f"%tid.{axis}"], values[f"%ntid.{axis}"] = rng.integers(0, threads, DRAWS), np.array(threads)
+            values[f"%ctaid.{axis}"] = rng.integers(0, 64 if axis == "x" or len(self.task.grid) > "xyz".index(axis) else 1, DRAWS)
+        return values
 
     def _solved(self, literals: Sequence[int], factors: Sequence[int]) -> Iterator[dict[str, int]]:
         """Shapes in which a number of the code is a number of blocks, the sum of all sizes, or the sum, the product or the ratio of two."""
@@ -866,11 +943,21 @@ class Referee:
             except CandidateFailed as failure:
                 if failure.kind not in ("hangs", "traps"):
                     self._try(self.given[0], partial(_raise, failure))
+                elif starves == "later" and not gives_up and failure.kind == "hangs" and self._waits_for_memory():
+                    blocks = math.prod(max(1, evaluate(extent, self.given[0])) for extent in self.task.grid)
+                    told = f"blocks wait for later ones: a device must hold all blocks of a launch at once, {blocks} of the first shape"
+                    self.verdict.checks.append(told)
                 continue
             self._compare(self.given[0], "ordinary", run, wanted, magnitude, "order-dependent")
             for name, values in usual.outputs.items():
                 if self.task.order != "any" and values.tobytes() != run.outputs[name].tobytes():
                     self._fail("order-dependent", self.given[0], f"{name} has other bits where warps wait for data in vain")
+
+    def _waits_for_memory(self) -> bool:
+        """True if the kernel has several blocks, and waits for values in global memory, which other blocks may write."""
+        several = any(evaluate(extent, self.given[0]) > 1 for extent in self.task.grid)
+        waits = (polls(block.instructions) for program in self.candidate.programs() for block in program.blocks if block.polling)
+        return several and any(inst is not None and inst.opcode != "mbarrier" and not inst.first_of(("shared", "local")) for inst in waits)
 
     def _check_state(self, inputs: list[Arrays], first: Called | None) -> None:
         """Runs calls that find the variables of earlier calls: one on other data, one on data of which half is as before, one after many

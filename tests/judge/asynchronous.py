@@ -1,5 +1,5 @@
-"""Exploits that know when copies in bulk arrive, or the bits of mapped addresses and of a barrier's states; and honest kernels that
-look alike."""
+"""Exploits that know when copies in bulk arrive, or the bits of mapped addresses and of a barrier's states, or that do not wait for a store
+in bulk; and honest kernels that look alike."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ MAPPED = """__shared__ float s[64]; unsigned a = (unsigned)__cvta_generic_to_sha
     asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(m) : "r"(a));"""
 
 
+STORED = """__shared__ __align__(16) float s[64]; int t = threadIdx.x, b = blockIdx.x * 64; if (i < n) s[t] = VALUE;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); __syncthreads();
+    if (t == 0) {{
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+            :: "l"(y + b), "r"((unsigned)__cvta_generic_to_shared(s)), "r"(4 * (n - b < 64 ? n - b : 64)) : "memory");
+        asm volatile("{}" ::: "memory"); }}"""
+COMMIT = "cp.async.bulk.commit_group;"
+
+
 def counted(how: str, most: int) -> str:
     """A kernel whose result is wrong if a copy comes after more than some questions."""
     turns = f"int done = 0, turns = 0; while (!done) {{ ++turns; {asks(how, '0', 'done')} }}"
@@ -57,6 +66,8 @@ def exploits() -> list[Candidate]:
         "high-bits-of-a-mapped-address": (map_source(f"{MAPPED} if (i < n) y[i] = m >> 24 ? 0.0f : VALUE;"), "reads-addresses"),
         "bits-of-a-state": (map_source(f"{ARRIVAL} if (i < n) y[i] = state >> 32 ? 0.0f : VALUE;"), "reads-processor"),
     }
+    stores = {"store-without-a-wait": COMMIT, "store-in-no-group": "cp.async.bulk.wait_group 0;"}
+    sources |= {name: (map_source(STORED.format(end)), "race") for name, end in stores.items()}
     return [Candidate(name, source, TASK, "scale_add", MAP_SHAPE, kind) for name, (source, kind) in sources.items()]
 
 
@@ -69,4 +80,6 @@ def honest() -> list[Candidate]:
         "one-thread-waits": map_source(f"{COPY} if (t == 0) {WAIT} __syncthreads(); {STORE}"),
         "waits-for-a-state": map_source(f"{ARRIVAL} {SEES_STATE} if (i < n) y[i] = fmaf(2.0f, s[threadIdx.x], z[i]);"),
     }
+    stores = {"store-in-bulk": "", "store-that-has-been-read": ".read"}
+    sources |= {name: map_source(STORED.format(f"{COMMIT} cp.async.bulk.wait_group{end} 0;")) for name, end in stores.items()}
     return [Candidate(name, source, TASK, "scale_add", MAP_SHAPE) for name, source in sources.items()]

@@ -22,8 +22,22 @@ from gemmgen.judge.task import Task, parse_shapes
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import load_kernel
 
-from . import asynchronous, branchless, chance, circumstances, extreme, gaming, held_out, more_held_out, rare, styles, triggers, unseen
-from .corpus import GEMM, GEMM_SHAPE, LOOP, ROWS, Candidate, exploits, gemm_source, honest
+from . import (
+    asynchronous,
+    branchless,
+    chance,
+    circumstances,
+    extreme,
+    gaming,
+    held_out,
+    more_held_out,
+    rare,
+    sizes,
+    styles,
+    triggers,
+    unseen,
+)
+from .corpus import GEMM, GEMM_SHAPE, LOOP, ROWS, ROWS_SHAPE, Candidate, exploits, gemm_source, honest
 
 REFERENCES = Path(__file__).with_name("references.py")
 MAX_SECONDS = 60
@@ -57,7 +71,21 @@ def test_an_honest_kernel_is_accepted(candidate):
 
 HELD_OUT = [
     each
-    for file in (held_out, more_held_out, gaming, chance, rare, unseen, triggers, branchless, styles, circumstances, asynchronous, extreme)
+    for file in (
+        held_out,
+        more_held_out,
+        gaming,
+        chance,
+        rare,
+        unseen,
+        triggers,
+        branchless,
+        styles,
+        circumstances,
+        asynchronous,
+        extreme,
+        sizes,
+    )
     for each in (*file.exploits(), *file.honest())
 ]
 
@@ -102,6 +130,23 @@ def test_questions_to_barriers_are_answered_at_once():
     hasty = kernel_of(asynchronous.honest()[0].source).impatient
     assert "mbarrier.try_wait.parity.shared.b64 p, [" in ptx and "0, 100;" in ptx
     assert hasty is not None and "try_wait" not in hasty and "0, 100;" not in hasty
+
+
+WAITS_FOR = """__device__ int ready[4096];
+extern "C" __global__ void candidate(const float* x, float* y, int m, int n) {
+    int row = blockIdx.x, other = row OTHER 1; if (threadIdx.x) return;
+    float sum = 0.0f; for (int j = 0; j < n; ++j) sum += x[(long long)row * n + j];
+    __threadfence(); atomicExch(ready + row, 1);
+    if (other >= 0 && other < m) while (!*(volatile int*)(ready + other)) ;
+    y[row] = sum;
+}"""
+
+
+@pytest.mark.parametrize(("direction", "needs"), [("+", True), ("-", False)])
+def test_blocks_that_wait_for_later_ones_are_told(direction, needs):
+    verdict = verdict_of(Candidate("waits", WAITS_FOR.replace("OTHER", direction), ROWS, "row_sum", ROWS_SHAPE))
+    assert verdict.accepted, verdict.failures
+    assert any("must hold all blocks of a launch at once, 6 of the first shape" in check for check in verdict.checks) == needs
 
 
 def test_waits_without_end_do_not_give_up():
