@@ -161,7 +161,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
 """Filters of templates of C."""
 
 
-def template(name: str, filters: Mapping[str, Callable[..., Any]]) -> Any:
+def template(name: str, filters: Mapping[str, Callable[..., object]]) -> Any:
     """One of the templates of this package."""
     import jinja2
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from gemmgen.kernels.family import Peer
 
@@ -13,7 +12,7 @@ TRIAL_LAUNCHES = 10
 """Launches by which a short one is timed."""
 
 
-def milliseconds(run: Callable[[int], Any], sets: int = 1) -> float:
+def milliseconds(run: Callable[[int], object], sets: int = 1) -> float:
     """Device time of ``run(index)`` on torch's current stream, a mean over at least one launch for each of ``sets`` sets of arrays.
 
     Short launches are replayed from a CUDA graph, so that the time to enqueue them does not count.
@@ -22,7 +21,7 @@ def milliseconds(run: Callable[[int], Any], sets: int = 1) -> float:
 
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
-    def timed(work: Callable[[], Any]) -> float:
+    def timed(work: Callable[[], object]) -> float:
         begin.record()
         work()
         end.record()

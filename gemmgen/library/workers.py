@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gemmgen.core.semaphores import has_semaphores
 
@@ -18,7 +18,7 @@ def cpus() -> int:
 
 
 def run_tasks(
-    function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]], jobs: int, *, each: int | None = None
+    function: Callable[..., Result], tasks: Sequence[tuple[object, ...]], jobs: int, *, each: int | None = None
 ) -> Iterator[tuple[int, Result | Exception]]:
     """Calls ``function(*task)`` for every task; yields the task's index and the result, or the error, as they are done.
 

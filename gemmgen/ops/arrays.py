@@ -181,7 +181,7 @@ def widened(array: Any) -> Any:
     return (array.astype("uint32") << 16).view("float32")
 
 
-def narrowed(array: Any, like: Any) -> Any:
+def narrowed(array: Any, like: object) -> Any:
     """A copy of float32 in the type of ``like``, rounded; uint16 holds the bits of bfloat16."""
     if is_torch(array) or type_word(like) != "uint16":
         return converted(array, type_word(like))

@@ -29,7 +29,7 @@ def is_complex(array: object) -> bool:
     return dtype is not None and _is_complex_type(dtype)
 
 
-def multiply(real_product: Callable[..., Any], a: object, b: object, out: object, alpha: complex, beta: complex) -> Any:
+def multiply(real_product: Callable[..., object], a: object, b: object, out: object, alpha: complex, beta: complex) -> Any:
     """The product alpha a b + beta out in complex64 or complex128. One factor may be real. ``real_product`` multiplies real arrays and
     takes ``out``, ``alpha`` and ``beta``. Raises ``LaunchError``."""
     a, b = readable(a), readable(b)
@@ -78,7 +78,7 @@ def _parts(array: Any) -> tuple[Any, Any]:
     return library.ascontiguousarray(array.real), library.ascontiguousarray(array.imag)
 
 
-def _joined(real: Any, imaginary: Any, out: Any, alpha: complex, beta: complex) -> Any:
+def _joined(real: Any, imaginary: object, out: Any, alpha: complex, beta: complex) -> Any:
     """The array alpha (real + i imaginary) + beta out, which the arrays' library computes."""
     if is_torch(real):
         result = sys.modules["torch"].complex(real, imaginary)

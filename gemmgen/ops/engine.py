@@ -166,7 +166,7 @@ class Operator:
                 raise LaunchError(f"{self.name}: {name} is None, need an array")
         return operator_called(self.name).interpret(layouts, options)
 
-    def call(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: object) -> tuple[Any, ...]:
+    def call(self, arrays: tuple[object, ...], options: tuple[object, ...], numbers: tuple[float, ...], stream: object) -> tuple[Any, ...]:
         """The results. ``arrays``: operands, then results or None; ``options``: the properties besides layouts that decide the instance,
         hashable. Raises ``LaunchError``."""
         if stream is ASKED:
@@ -182,7 +182,7 @@ class Operator:
             return self._on_numpy(arrays, options, numbers)
         return self._on_others(arrays, options, numbers, stream)
 
-    def _answer(self, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> LaunchedKernel:
+    def _answer(self, arrays: tuple[object, ...], options: tuple[object, ...]) -> LaunchedKernel:
         """The kernel that a call would launch."""
         call = self._prepare(arrays, options)
         if call.choice is None:
@@ -250,7 +250,7 @@ class Operator:
         call.launcher.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
 
-    def known_on_numpy(self, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Call | None:
+    def known_on_numpy(self, arrays: tuple[Any, ...], options: tuple[object, ...]) -> Call | None:
         """The call that serves these arrays of NumPy's; None if none was prepared."""
         address = address_reader()
         parts = (
@@ -384,7 +384,7 @@ class Operator:
         return results
 
     def _on_others(
-        self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: object, call: Call | None = None
+        self, arrays: tuple[Any, ...], options: tuple[object, ...], numbers: tuple[float, ...], stream: object, call: Call | None = None
     ) -> tuple[Any, ...]:
         """``call``: the remembered launch for these arrays, if any."""
         if call is None:
@@ -437,7 +437,7 @@ class Operator:
             return tuple(finished(arrays[0], result) for result in results)
         return results
 
-    def _readable(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _readable(self, arrays: tuple[object, ...]) -> tuple[Any, ...]:
         """The arrays, with copies of operands that kernels cannot read; the same tuple if there are none."""
         read = tuple(
             array if array is None or index >= self._given or self._arrays[index] in self._updated else readable(array)
@@ -455,7 +455,7 @@ class Operator:
             raise LaunchError(f"{self.name}: the arrays are on different devices: {placed}")
         return tuple(views)
 
-    def _prepare(self, arrays: Sequence[object], options: tuple[Any, ...]) -> Call:
+    def _prepare(self, arrays: Sequence[object], options: tuple[object, ...]) -> Call:
         """Understands the arguments, chooses an instance and compiles it."""
         views = dict(zip(self._arrays, self._views(arrays, None), strict=True))
         layouts = {name: layout_of(view) for name, view in views.items() if view is not None}

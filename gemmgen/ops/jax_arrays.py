@@ -44,7 +44,7 @@ def new_result(like: Any, shape: tuple[int, ...], kind: str, truth: bool) -> Any
     return made.block_until_ready()
 
 
-def finished(like: Any, result: Any) -> Any:
+def finished(like: Any, result: object) -> Any:
     """A result as an array of JAX on the device of ``like``, after its launch."""
     if is_jax(result):
         return result

@@ -183,7 +183,7 @@ def _leading_dimension(layout: Layout, row_major: bool) -> int:
     return max(least, layout.strides[slow]) if layout.shape[slow] > 1 else least
 
 
-def _served(letters: Transposes, epilogue: tuple[Any, ...], shape: ShapeClass, patient: bool, invariant: bool = False) -> Served | None:
+def _served(letters: Transposes, epilogue: tuple[object, ...], shape: ShapeClass, patient: bool, invariant: bool = False) -> Served | None:
     """The kernel for a kind of product. ``patient``: one of so many multiplications that it waits for the kernel meant for it; others
     take one that is compiled in a part of a second, while a thread compiles that. ``invariant``: rows keep their bits."""
     key = letters, epilogue, shape, invariant
@@ -215,7 +215,7 @@ def _compilers() -> Compilers:
     return Compilers(compile_host_plan)
 
 
-def _planned(spec: CpuGemmSpec | None, epilogue: tuple[Any, ...], invariant: bool = False) -> CpuGemmPlan | None:
+def _planned(spec: CpuGemmSpec | None, epilogue: tuple[object, ...], invariant: bool = False) -> CpuGemmPlan | None:
     """The plan of a spec with other operations; None if there is none. ``invariant``: its functions for few rows must keep a row's bits."""
     if spec is None:
         return None

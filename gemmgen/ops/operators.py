@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from gemmgen.kernels import EXTRA_OPERATIONS, OPERATIONS, WITHOUT_TORCH_OPERATOR, family_module
 from gemmgen.kernels.requests import Interpretation, Layout
@@ -12,7 +12,7 @@ from gemmgen.kernels.requests import Interpretation, Layout
 class Operator(Protocol):
     """The module ``operator`` of a family."""
 
-    def interpret(self, operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+    def interpret(self, operands: Mapping[str, Layout], options: Mapping[str, object]) -> Interpretation:
         """The request that a call makes, and its results; which of the family's operations is called, its operands tell. Raises
         ``LaunchError``."""
 

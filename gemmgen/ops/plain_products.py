@@ -85,7 +85,7 @@ def plain_first(function: Function) -> Function:
 
 
 def _prepared(
-    call: Call, arguments: tuple[list[Any], dict[str, int]], like_a: Any, like_b: Any, like_out: Any
+    call: Call, arguments: tuple[list[Any], dict[str, int]], like_a: object, like_b: object, like_out: object
 ) -> Callable[[Any, Any, Any], Any]:
     """The product by a function whose ``arguments`` are all there, but for the addresses at these places."""
     values, places = arguments
@@ -95,7 +95,7 @@ def _prepared(
     ((shape, kind),) = call.templates
     bytes_a, bytes_b, bytes_out = _span(like_a), _span(like_b), 0 if like_out is None else _span(like_out)
 
-    def product(a: Any, b: Any, out: Any) -> Any:
+    def product(a: object, b: object, out: Any) -> Any:
         from_a, from_b = address(a), address(b)
         if out is None:
             out = empty(shape, kind)

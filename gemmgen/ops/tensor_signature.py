@@ -13,7 +13,7 @@ Likeness = Callable[..., bool]
 """True if tensors have the class, type, device, shape and strides of those that it was made from, and are as lazy and differentiable."""
 
 
-def likeness(torch: Any, tensors: Sequence[Any]) -> Likeness | None:
+def likeness(torch: Any, tensors: Sequence[object]) -> Likeness | None:
     """Key of tensors like these; None for subclasses that may mean something else, and where torch offers nothing."""
     make = _maker(torch)
     plain = torch.Tensor, torch.nn.Parameter

@@ -18,7 +18,7 @@ def recording(*arrays: object) -> bool:
     return torch.is_grad_enabled() and any(getattr(array, "requires_grad", False) for array in arrays)
 
 
-def by_operator(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
+def by_operator(name: str, arguments: tuple[object, ...], possible: bool) -> Any:
     """The result of torch's operator, in place of the function. Raises ``LaunchError`` for calls that it does not stand for."""
     if not possible:
         raise LaunchError(

@@ -41,7 +41,7 @@ def traced(script: Path, arguments: Sequence[str]) -> list[Counted]:
     class Noting(TorchDispatchMode):  # type: ignore[misc]
         """Notes every operation below autograd."""
 
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, function: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
             started = time.perf_counter()
             result = function(*args, **(kwargs or {}))
             if len(calls) < MAX_EVENTS:

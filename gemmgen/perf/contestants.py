@@ -81,7 +81,7 @@ def measure_in_turns(
 
 def median_seconds(
     torch: Any,
-    calls: Mapping[str, Callable[[int], Any]],
+    calls: Mapping[str, Callable[[int], object]],
     *,
     sets: int = 1,
     rounds: int = 50,
@@ -104,7 +104,7 @@ def median_seconds(
     return {name: median(seconds) / count for name, seconds, count in zip(calls, samples, launches, strict=True)}
 
 
-def torch_contestant(cleanup: ExitStack, torch: Any, stream: Any, name: str, work: Callable[[int], Any]) -> Contestant:
+def torch_contestant(cleanup: ExitStack, torch: Any, stream: Any, name: str, work: Callable[[int], object]) -> Contestant:
     """Work on torch's current stream as a contestant on ``stream``, which is one of torch's."""
 
     def enqueue(index: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from gemmgen.kernels import family_module
 from gemmgen.kernels.family import Cost, Fetch, InstancePlan, Peer, Work
@@ -24,7 +24,9 @@ class CostModel(Protocol):
     def work(self, plan: InstancePlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         """Work of one problem's launches."""
 
-    def peer(self, plan: InstancePlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
+    def peer(
+        self, plan: InstancePlan, problem: Mapping[str, int], arrays: Mapping[str, object], scalars: Mapping[str, float]
+    ) -> Peer | str:
         """A vendor's library on torch tensors that hold the data; the reason, in words, if there is none."""
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from gemmgen.core.cache import Cache
 from gemmgen.core.errors import CompileError
 from gemmgen.kernels import PROCESSOR_KINDS
 
 if TYPE_CHECKING:
+    from gemmgen.hardware.cpu import CpuArchitecture
+    from gemmgen.kernels.family import InstancePlan, KernelPlan
     from gemmgen.runtime.backend import Backend
     from gemmgen.runtime.backends import BackendName
     from gemmgen.runtime.kernel import Kernel
@@ -22,31 +24,35 @@ class Target(Protocol):
     def name(self) -> str:
         """``GPU`` or ``processor``."""
 
-    def compile(self, plan: Any) -> Any:
+    def compile(self, plan: InstancePlan) -> Any:
         """The binary of a plan, through the user's cache. Raises ``CompileError``, or ``EnvironmentMissing`` without a compiler."""
 
-    def compile_all(self, plans: Sequence[Any], line_info: bool = True, on_finished: Callable[[], None] | None = None) -> list[Any]:
+    def compile_all(
+        self, plans: Sequence[InstancePlan], line_info: bool = True, on_finished: Callable[[], None] | None = None
+    ) -> list[Any]:
         """For each plan its binary or its ``CompileError``; ``on_finished`` is called after each one."""
 
-    def load(self, plan: Any) -> Kernel:
+    def load(self, plan: InstancePlan) -> Kernel:
         """The compiled instance, which is called on arrays."""
 
     def backend(self, name: BackendName = "auto", schedules: int = 1, progress: Callable[[int, int], None] | None = None) -> Backend:
         """The runner of the binaries; ``name``, ``schedules`` and ``progress`` choose among those for GPUs, as ``find_backend`` says."""
 
-    def require(self, label: str, plan: Any) -> None:
+    def require(self, label: str, plan: InstancePlan) -> None:
         """Raises ``EnvironmentMissing`` that begins with ``label`` if no backend on this machine can run a plan's instance."""
 
 
 class _Gpus:
     name = "GPU"
 
-    def compile(self, plan: Any) -> Any:
+    def compile(self, plan: InstancePlan) -> Any:
         from gemmgen.toolchain.compilation import compile_plan
 
-        return compile_plan(plan)
+        return compile_plan(cast("KernelPlan", plan))
 
-    def compile_all(self, plans: Sequence[Any], line_info: bool = True, on_finished: Callable[[], None] | None = None) -> list[Any]:
+    def compile_all(
+        self, plans: Sequence[InstancePlan], line_info: bool = True, on_finished: Callable[[], None] | None = None
+    ) -> list[Any]:
         from gemmgen.codegen.rendering import render
         from gemmgen.toolchain.compilation import COMPILE_OPTIONS
         from gemmgen.toolchain.nvrtc import CompileJob, compile_many
@@ -57,7 +63,7 @@ class _Gpus:
             jobs.append(CompileJob(source.text, plan.architecture.name, COMPILE_OPTIONS, source.file_name, line_info))
         return list(compile_many(jobs, cache=Cache(), on_finished=on_finished))
 
-    def load(self, plan: Any) -> Kernel:
+    def load(self, plan: InstancePlan) -> Kernel:
         from gemmgen.runtime.kernel import Kernel
 
         return Kernel(plan.sequence, self.compile(plan))
@@ -67,19 +73,21 @@ class _Gpus:
 
         return find_backend(name, schedules, progress)
 
-    def require(self, label: str, plan: Any) -> None:
+    def require(self, label: str, plan: InstancePlan) -> None:
         pass  # the emulator runs code for every architecture
 
 
 class _Processor:
     name = "processor"
 
-    def compile(self, plan: Any) -> Any:
+    def compile(self, plan: InstancePlan) -> Any:
         from gemmgen.toolchain.compilation import compile_host_plan
 
         return compile_host_plan(plan)
 
-    def compile_all(self, plans: Sequence[Any], line_info: bool = True, on_finished: Callable[[], None] | None = None) -> list[Any]:
+    def compile_all(
+        self, plans: Sequence[InstancePlan], line_info: bool = True, on_finished: Callable[[], None] | None = None
+    ) -> list[Any]:
         results = []
         for plan in plans:
             try:
@@ -90,7 +98,7 @@ class _Processor:
                 on_finished()
         return results
 
-    def load(self, plan: Any) -> Kernel:
+    def load(self, plan: InstancePlan) -> Kernel:
         from gemmgen.runtime.native import NativeKernel
 
         return NativeKernel(plan.sequence, self.compile(plan))
@@ -100,10 +108,10 @@ class _Processor:
 
         return NativeBackend()
 
-    def require(self, label: str, plan: Any) -> None:
+    def require(self, label: str, plan: InstancePlan) -> None:
         from gemmgen.runtime.native import require_host
 
-        require_host(label, plan.architecture)
+        require_host(label, cast("CpuArchitecture", plan.architecture))
 
 
 GPUS: Target = _Gpus()

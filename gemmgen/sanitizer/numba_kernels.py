@@ -13,7 +13,7 @@ from gemmgen.sanitizer.front_end import DEFAULT_ARCHITECTURE
 
 
 def emulate_numba(
-    kernel: Callable[..., Any],
+    kernel: Callable[..., object],
     *,
     grid: int | Sequence[int],
     block: int | Sequence[int],

@@ -48,7 +48,7 @@ def compile_triton(
     constants: Mapping[str, Any],
     num_warps: int,
     architecture: str,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> TritonCode:
     """Compiles a `@triton.jit` function; ``types`` are those of its arguments, as Triton calls them. Raises EnvironmentMissing without
     Triton."""
@@ -73,10 +73,10 @@ def emulate_triton(
     *,
     grid: int | Sequence[int],
     args: Mapping[str, Any],
-    constants: Mapping[str, Any] | None = None,
+    constants: Mapping[str, object] | None = None,
     num_warps: int = 4,
     architecture: str = DEFAULT_ARCHITECTURE,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     **settings: Any,
 ) -> Result:
     """Compiles a `@triton.jit` function for a target, no GPU needed, and runs it as ``gemmgen.emulate`` does.

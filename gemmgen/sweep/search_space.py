@@ -48,7 +48,7 @@ class SearchSpace:
             raise SweepError("a search needs axes with different names, a value for each, and a problem")
 
     @classmethod
-    def of(cls, axes: Mapping[str, Sequence[Any]], problems: Sequence[Sequence[int]] = ()) -> SearchSpace:
+    def of(cls, axes: Mapping[str, Sequence[object]], problems: Sequence[Sequence[int]] = ()) -> SearchSpace:
         """A space with one axis for each field: field path -> values."""
         made = tuple(SearchAxis(path, tuple({path: value} for value in values)) for path, values in axes.items())
         return cls(made, tuple(tuple(sizes) for sizes in problems) or ((),))

@@ -338,7 +338,7 @@ def _compile(source: str, architecture: str, options: tuple[str, ...], file_name
     return Binary(ptx, cubin, architecture, options, version, warnings_of(log), key, resources)
 
 
-def _fetch(nvrtc: Any, program: Any, what: str, text: bool = True) -> bytes:
+def _fetch(nvrtc: Any, program: object, what: str, text: bool = True) -> bytes:
     """One of the results of a program; text without its terminating NUL, empty if there is none."""
     result, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS or size == 0:

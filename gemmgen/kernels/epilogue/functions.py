@@ -430,23 +430,23 @@ _U = UNIT_ROUNDOFF
 _TANH_FORM = 2 * math.sqrt(2 / math.pi)
 
 
-def _gelu_condition(reach: Any) -> Any:
+def _gelu_condition(reach: Array) -> Array:
     """Relative change of erfc(z) by a relative change of z = |x| / sqrt(2): at most 2 z^2 + 2, from the bounds of Mills' ratio."""
     return reach * reach + 2
 
 
-def _gelu_polynomial_error(polynomial: float) -> Callable[[Any], Any]:
+def _gelu_polynomial_error(polynomial: float) -> Callable[[Array], Array]:
     """Relative error of GELU by a polynomial of t = 1 / (1 + c |x|) with a relative error, times e^(-x^2 / 2). The exponent, whose size is
     x^2 / 2, has the roundings of its coefficient, which is half of a unit roundoff at most, and of two products. Ten roundings at most are
     those of the polynomial's terms, which have up to five factors t with its error."""
 
-    def error(reach: Any) -> Any:
+    def error(reach: Array) -> Array:
         return polynomial + EX2_ERROR + 5 * RECIPROCAL_ERROR + (1.27 * reach * reach + 20) * _U
 
     return error
 
 
-def _single_gelu_error(reach: Any) -> Any:
+def _single_gelu_error(reach: Array) -> Array:
     """Relative error of ``single_gelu``. Each term of the polynomial passes through at most eight roundings, and its coefficient has one;
     an error of the exponent counts ln 2 times. A multiply-add follows."""
     np = _np()
@@ -454,7 +454,7 @@ def _single_gelu_error(reach: Any) -> Any:
     return SINGLE_GELU_ERROR + EX2_ERROR + (9.1 * math.log(2) * sizes + 2) * _U
 
 
-def _single_silu_error(reach: Any) -> Any:
+def _single_silu_error(reach: Array) -> Array:
     """Relative error of ``single_silu``. The exponent, 8 - |x| / ln 2, has the roundings of 1 / ln 2, which is a quarter of a unit
     roundoff, and of the multiply-add; those of the polynomial, which is at least 1 / 2, and of two products follow. Beyond |x| = 100 the
     power is 0."""
@@ -462,12 +462,12 @@ def _single_silu_error(reach: Any) -> Any:
     return SINGLE_SILU_ERROR + EX2_ERROR + (1.01 * exponent + 10.1 * sum(map(abs, SINGLE_SILU)) + 3) * _U
 
 
-def _gelu_tanh_exponent(reach: Any) -> Any:
+def _gelu_tanh_exponent(reach: Array) -> Array:
     """The size of 2 sqrt(2 / pi) (x + 0.044715 x^3)."""
     return _TANH_FORM * (reach + 0.044715 * reach**3)
 
 
-def _scaled_power_error(reach: Any) -> Any:
+def _scaled_power_error(reach: Array) -> Array:
     """Relative error of 1 / (1 + e^-x) and its product with x by way of 2^-64 e^-x. The exponent, -x / ln 2 - 64, has the roundings of
     1 / ln 2, which is a quarter of a unit roundoff, and of the fused multiply-add; a sum, a reciprocal and two products follow."""
     exponent = 1.25 * reach + 64 * math.log(2)

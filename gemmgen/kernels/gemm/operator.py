@@ -174,7 +174,7 @@ def _triangles(given: Triangles | None, shape: tuple[int, ...], operands: Mappin
     return triangles
 
 
-def _interpret_gated(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+def _interpret_gated(operands: Mapping[str, Layout], options: Mapping[str, object]) -> Interpretation:
     """The request of a call with two matrices that a is multiplied by."""
 
     def refuse(why: str) -> LaunchError:
@@ -295,7 +295,9 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
     return Interpretation(request, (Result("out", (groups, m // groups, n) if masked and groups else (m, n), kind),))
 
 
-def _interpret_depths(operands: Mapping[str, Layout], options: Mapping[str, Any], refuse: Callable[[str], LaunchError]) -> Interpretation:
+def _interpret_depths(
+    operands: Mapping[str, Layout], options: Mapping[str, object], refuse: Callable[[str], LaunchError]
+) -> Interpretation:
     """The request of a call whose groups are values of k: a product of each, as the gradient of an expert's matrix."""
     a, b, offsets, out = operands["a"], operands["b"], operands["offsets"], operands.get("out")
     scaled = {"scale_a", "scale_b"} <= operands.keys()

@@ -123,7 +123,7 @@ def _operator(arrays: tuple[str, ...], written: tuple[str, ...], numbers: tuple[
     return Operator("elementwise", names, ("out",), numbers, ("operations", "named"), written, in_place=("x", *arrays))
 
 
-def _computed_widely(arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: object) -> Any:
+def _computed_widely(arrays: tuple[object, ...], options: tuple[object, ...], numbers: tuple[float, ...], stream: object) -> Any:
     """The result of an operation whose operands are converted to a wider type first; it is converted back if no operation is a cast."""
     *operands, out = arrays
     word, own = wider_type(operands[0]), type_word(operands[0])

@@ -174,7 +174,7 @@ def _is_large(sizes: Sequence[tuple[int, int]], device: Device) -> bool:
     return sum(ceil_div(m, 128) * ceil_div(n, 128) for m, n in sizes) >= 2 * device.sm_count
 
 
-def _scalars(alpha: Any, beta: Any, count: int, result: str, like: Any) -> dict[str, Any]:
+def _scalars(alpha: object, beta: object, count: int, result: str, like: Any) -> dict[str, Any]:
     """The arguments of a kernel for alpha and beta: numbers, or arrays in the library of ``like``. Raises ``LaunchError``."""
     if result == "s32":
         return {}
@@ -233,7 +233,7 @@ def _matrices(name: str, given: object, count: int) -> list[tuple[Any, ArrayView
     return matrices
 
 
-def _of_lists(a: Any, b: Any, out: Any, alpha: Any, beta: Any, output: str | None, stream: Stream | None) -> list[Any]:
+def _of_lists(a: Any, b: object, out: Any, alpha: object, beta: object, output: str | None, stream: Stream | None) -> list[Any]:
     count = len(a)
     if not 0 < count <= MAX_PRODUCTS:
         raise LaunchError(f"pointer_matmul: a has {count} matrices, need from 1 to {MAX_PRODUCTS}")

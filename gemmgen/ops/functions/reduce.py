@@ -169,7 +169,7 @@ def _spread(x: Any, op: str, axis: Any, keepdims: bool, out: Any, correction: Li
 
 
 def _reduced_widely(
-    x: Any, op: Any, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any, batch_invariant: bool = False
+    x: object, op: Any, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any, batch_invariant: bool = False
 ) -> Any:
     """A reduction of elements that are converted to a wider type first; extrema are converted back to the elements' type."""
     handle = handle_of(stream)
@@ -194,7 +194,7 @@ def _full_name(name: object) -> Any:
     return ALIASES.get(name, name) if isinstance(name, str) else name
 
 
-def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, out: Any, stream: Any) -> tuple[Any, ...]:
+def _pair_of_reductions(x: object, op: Sequence[str], axis: object, keepdims: bool, out: Any, stream: object) -> tuple[Any, ...]:
     names = tuple(map(_full_name, op))
     if wider_type(x):
         both: tuple[Any, ...] = _reduced_widely(x, names, axis, keepdims, out, 0, stream)

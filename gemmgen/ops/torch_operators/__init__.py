@@ -24,7 +24,7 @@ def declaration_of(name: str) -> TorchOperator:
     return operator
 
 
-def register(functions: Mapping[str, Callable[..., Any]]) -> Callable[[], bool]:
+def register(functions: Mapping[str, Callable[..., object]]) -> Callable[[], bool]:
     """Defines ``torch.ops.gemmgen.*`` for functions of ``gemmgen.ops``, once; gives ``torch.compiler.is_compiling``.
 
     Raises ``EnvironmentMissing`` without torch.

@@ -23,7 +23,7 @@ def call(
     return (x, tuple(operations.split())), {"bias": bias, "z": z, "f": f, "gamma": gamma}
 
 
-def result(x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any = None, gamma: Any = 1.0) -> Any:
+def result(x: Any, operations: str = "", bias: Any = None, z: Any = None, f: Any = None, gamma: object = 1.0) -> Any:
     """A tensor of the result's shape and type, without computing it: shapes may be symbolic."""
     import torch
 

@@ -85,12 +85,12 @@ def result(
     a: Any,
     b: Any,
     offsets: Any,
-    bias: Any = None,
-    alpha: Any = 1.0,
-    activation: Any = "",
-    scale_a: Any = None,
-    scale_b: Any = None,
-    scale_out: Any = None,
+    bias: object = None,
+    alpha: object = 1.0,
+    activation: object = "",
+    scale_a: object = None,
+    scale_b: object = None,
+    scale_out: object = None,
     output: Any = "",
 ) -> Any:
     """An empty tensor like the operator's result: shapes may be symbolic."""
@@ -109,7 +109,7 @@ def weights(a: Any, dz: Any, offsets: Any, alpha: float = 1.0) -> Any:
     return torch.ops.gemmgen.grouped_matmul(a.contiguous().mT, dz.contiguous(), offsets, None, alpha)
 
 
-def result_of_weights(a: Any, dz: Any, offsets: Any, alpha: Any = 1.0) -> Any:
+def result_of_weights(a: Any, dz: Any, offsets: Any, alpha: object = 1.0) -> Any:
     """An empty tensor like the gradient of all matrices."""
     return a.new_empty([offsets.shape[0], a.shape[1], dz.shape[1]])
 

@@ -50,16 +50,16 @@ def call(
 def result(
     a: Any,
     b: Any,
-    bias: Any = None,
-    residual: Any = None,
-    alpha: Any = 1.0,
-    gamma: Any = 1.0,
-    activation: Any = "",
-    scale_a: Any = None,
-    scale_b: Any = None,
-    scale_out: Any = None,
+    bias: object = None,
+    residual: object = None,
+    alpha: object = 1.0,
+    gamma: object = 1.0,
+    activation: object = "",
+    scale_a: object = None,
+    scale_b: object = None,
+    scale_out: object = None,
     output: Any = "",
-    precision: Any = "f32",
+    precision: object = "f32",
 ) -> Any:
     """An empty tensor like the operator's result: extents may be symbolic."""
     import torch
@@ -73,7 +73,7 @@ def result(
     return a.new_empty([*batch, *rows, *columns], dtype=getattr(torch, word))
 
 
-def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def save(ctx: Any, inputs: tuple[object, ...], output: Any) -> None:
     """Keeps the tensors that ``backward`` reads. Raises ``LaunchError`` for products that have no derivatives."""
     every = (*inputs, *DEFAULTS[len(inputs) :])
     a, b, bias, residual, alpha, gamma, activation, scale_a, scale_b, scale_out, _, precision = every
@@ -124,7 +124,7 @@ def _batched(factor: Any, product: Any) -> tuple[int, ...]:
     return (1,) * (len(product.shape) - len(factor.shape)) + tuple(factor.shape)
 
 
-def _product(a: Any, b: Any, alpha: float, precision: str, bias: Any = None, residual: Any = None, gamma: float = 1.0) -> Any:
+def _product(a: Any, b: Any, alpha: float, precision: str, bias: object = None, residual: object = None, gamma: float = 1.0) -> Any:
     import torch
 
     both_float32 = a.dtype == b.dtype == torch.float32

@@ -39,7 +39,7 @@ def like(x: Any, axis: int, count: int | None = None, kind: Any = None) -> Any:
     return x.new_empty([*moved, x.shape[axis] if count is None else count], dtype=kind).movedim(-1, axis)
 
 
-def _all(inputs: tuple[Any, ...], defaults: tuple[Any, ...]) -> tuple[Any, ...]:
+def _all(inputs: tuple[object, ...], defaults: tuple[object, ...]) -> tuple[Any, ...]:
     return (*inputs, *defaults[len(inputs) :])
 
 
@@ -49,10 +49,10 @@ def _all(inputs: tuple[Any, ...], defaults: tuple[Any, ...]) -> tuple[Any, ...]:
 def _simple(name: str) -> TorchOperator:
     """An operation of one operand; ``save`` keeps the result for those whose gradient is a function of it."""
 
-    def call(x: Any, axis: int = -1) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def call(x: object, axis: int = -1) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (x,), {"axis": axis}
 
-    def result(x: Any, axis: int = -1) -> Any:
+    def result(x: object, axis: int = -1) -> Any:
         return like(x, axis)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -78,10 +78,10 @@ def _simple(name: str) -> TorchOperator:
 def _simple_gradient() -> TorchOperator:
     """The gradient as a function of the result."""
 
-    def call(dy: Any, y: Any, axis: int = -1) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def call(dy: object, y: object, axis: int = -1) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (dy, y), {"axis": axis}
 
-    def result(dy: Any, y: Any, axis: int = -1) -> Any:
+    def result(dy: object, y: object, axis: int = -1) -> Any:
         return like(y, axis)
 
     return TorchOperator(f"(Tensor dy, Tensor y, {AXIS}) -> Tensor", call, result)
@@ -90,10 +90,10 @@ def _simple_gradient() -> TorchOperator:
 def _selection() -> TorchOperator:
     """The largest or smallest elements; the gradient goes to their places."""
 
-    def call(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def call(x: object, k: int, axis: int = -1, largest: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (x, k), {"axis": axis, "largest": largest}
 
-    def result(x: Any, k: int, axis: int = -1, largest: bool = True) -> Any:
+    def result(x: object, k: int, axis: int = -1, largest: bool = True) -> Any:
         import torch
 
         return like(x, axis, k), like(x, axis, k, torch.int64)
@@ -104,7 +104,7 @@ def _selection() -> TorchOperator:
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
 
-    def backward(ctx: Any, dvalues: Any, dindices: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dvalues: Any, dindices: object) -> tuple[Any, ...]:
         (indices,) = ctx.saved_tensors
         dx = dvalues.new_zeros(ctx.shape).scatter(ctx.axis, indices, dvalues)
         return (dx, None, None, None)[: ctx.given]
@@ -118,13 +118,15 @@ def _selection() -> TorchOperator:
 def _norm(name: str, eps: float) -> TorchOperator:
     """``rms_norm`` or ``layer_norm``; only the second has a bias."""
 
-    def call(x: Any, weight: Any = None, bias: Any = None, eps: float = eps, axis: int = -1) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def call(
+        x: object, weight: object = None, bias: object = None, eps: float = eps, axis: int = -1
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (x, weight), {"eps": eps, "axis": axis} | ({"bias": bias} if name == "layer_norm" else {})
 
-    def result(x: Any, weight: Any = None, bias: Any = None, eps: float = eps, axis: int = -1) -> Any:
+    def result(x: object, weight: object = None, bias: object = None, eps: float = eps, axis: int = -1) -> Any:
         return like(x, axis)
 
-    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def save(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
         x, weight, bias, ctx.eps, ctx.axis = _all(inputs, (None, None, None, eps, -1))
         ctx.given = len(inputs)
         ctx.save_for_backward(x, weight, bias)
@@ -142,11 +144,11 @@ def _norm_of_sum(name: str, eps: float) -> TorchOperator:
     """The norm of x + residual, with the sum as its second result."""
 
     def call(
-        x: Any, residual: Any, weight: Any = None, bias: Any = None, eps: float = eps, axis: int = -1
+        x: object, residual: object, weight: object = None, bias: object = None, eps: float = eps, axis: int = -1
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (x, weight), {"residual": residual, "eps": eps, "axis": axis} | ({"bias": bias} if name == "layer_norm" else {})
 
-    def result(x: Any, residual: Any, weight: Any = None, bias: Any = None, eps: float = eps, axis: int = -1) -> Any:
+    def result(x: object, residual: object, weight: object = None, bias: object = None, eps: float = eps, axis: int = -1) -> Any:
         return like(x, axis), like(x, axis)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -154,7 +156,7 @@ def _norm_of_sum(name: str, eps: float) -> TorchOperator:
         ctx.given = len(inputs)
         ctx.save_for_backward(output[1], weight, bias)
 
-    def backward(ctx: Any, dy: Any, dtotal: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dy: Any, dtotal: object) -> tuple[Any, ...]:
         total, weight, bias = ctx.saved_tensors
         dx, dweight, dbias = _gradients(name, dy, total, weight, bias, ctx.eps, ctx.axis)
         dx = dx + dtotal
@@ -164,7 +166,7 @@ def _norm_of_sum(name: str, eps: float) -> TorchOperator:
     return TorchOperator(schema, call, result, save, backward)
 
 
-def _gradients(name: str, dy: Any, x: Any, weight: Any, bias: Any, eps: float, axis: int) -> tuple[Any, Any, Any]:
+def _gradients(name: str, dy: object, x: object, weight: Any, bias: Any, eps: float, axis: int) -> tuple[Any, Any, Any]:
     """Gradients of x, weight and bias; None for those that were not given."""
     import torch
 
@@ -178,10 +180,10 @@ def _gradients(name: str, dy: Any, x: Any, weight: Any, bias: Any, eps: float, a
 def _norm_gradient(eps: float) -> TorchOperator:
     """The gradient of a norm without a weight."""
 
-    def call(dy: Any, x: Any, eps: float = eps, axis: int = -1) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def call(dy: object, x: object, eps: float = eps, axis: int = -1) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (dy, x), {"eps": eps, "axis": axis}
 
-    def result(dy: Any, x: Any, eps: float = eps, axis: int = -1) -> Any:
+    def result(dy: object, x: object, eps: float = eps, axis: int = -1) -> Any:
         return like(x, axis)
 
     return TorchOperator(f"(Tensor dy, Tensor x, float eps={eps}, {AXIS}) -> Tensor", call, result)
@@ -190,10 +192,10 @@ def _norm_gradient(eps: float) -> TorchOperator:
 def _norm_gradients(results: int, eps: float) -> TorchOperator:
     """The gradients of x, weight and, of three results, bias."""
 
-    def call(dy: Any, x: Any, weight: Any, eps: float = eps, axis: int = -1) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def call(dy: object, x: object, weight: object, eps: float = eps, axis: int = -1) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (dy, x, weight), {"eps": eps, "axis": axis}
 
-    def result(dy: Any, x: Any, weight: Any, eps: float = eps, axis: int = -1) -> Any:
+    def result(dy: object, x: Any, weight: Any, eps: float = eps, axis: int = -1) -> Any:
         import torch
 
         kind = weight.dtype if weight.dtype == x.dtype else torch.float32

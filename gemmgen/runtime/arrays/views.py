@@ -151,7 +151,7 @@ def describe(array: object, name: str = "the array", stream: int | None = None) 
     raise LaunchError(f"{name} must be an array (NumPy, or anything with DLPack or __cuda_array_interface__), got {type(array).__name__}")
 
 
-def _asked(question: Callable[[], Any], complaint: str) -> Any:
+def _asked(question: Callable[[], object], complaint: str) -> Any:
     """Answer of a library's own code; its exceptions become a ``LaunchError``, which begins with the complaint."""
     try:
         return question()

@@ -84,12 +84,12 @@ class RawFunctions:
     __slots__ = ("current_context", "encode_im2col", "encode_tiled", "is_capturing", "launch", "stream_id")
 
     def __init__(self, library: object) -> None:
-        def function(name: str, arguments: tuple[Any, ...]) -> Callable[..., int]:
+        def function(name: str, arguments: tuple[object, ...]) -> Callable[..., int]:
             symbol = getattr(library, name)
             symbol.restype, symbol.argtypes = ctypes.c_int, arguments
             return cast("Callable[..., int]", symbol)
 
-        def newer(name: str, arguments: tuple[Any, ...]) -> Callable[..., int] | None:
+        def newer(name: str, arguments: tuple[object, ...]) -> Callable[..., int] | None:
             return function(name, arguments) if hasattr(library, name) else None
 
         address = ctypes.c_void_p
