@@ -189,9 +189,20 @@ class Codes:
         return "small_nibbles" if self.small else "nibbles"
 
     @property
-    def bytes(self) -> str:
-        """The same for codes of 8 bits."""
-        return "small_bytes" if self.small else "bytes"
+    def conversion(self) -> str:
+        """Name of the device function that makes a register of numbers of codes in a word."""
+        if self.by_bytes:
+            codes, result = ("nibbles_e2m1" if self.floats else "nibbles"), ("e4m3" if self.type_a in BYTE_FLOATS else self.type_a)
+            return f"{codes}_to_{result}"
+        if self.floats:
+            return f"{'nibble' if self.bits == 4 else 'byte'}_floats_to_{self.type_a}"
+        of_bytes = "small_bytes" if self.small else "bytes"
+        return f"{self.nibbles if self.bits == 4 else of_bytes}_to_{self.type_a}"
+
+    @property
+    def words_have_parts(self) -> bool:
+        """True if a word holds codes for two instructions along k."""
+        return self.bits == 4 and not self.by_bytes
 
     @property
     def product_type(self) -> str:
