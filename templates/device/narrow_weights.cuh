@@ -205,19 +205,27 @@ __device__ __forceinline__ unsigned nibble_floats_to_bf16(unsigned word)
     return multiply_bf16((codes & 0x00080008u) << 12 | (codes & 0x00070007u) << 6, 0x7e807e80u);
 }
 
+// Two bytes of a word, 2 kPart and the next, as halves whose upper byte repeats the sign of the lower one.
+template <int kPart>
+__device__ __forceinline__ unsigned extend_signs(unsigned word)
+{
+    unsigned result;
+    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(result) : "r"(word), "n"(kPart == 0 ? 0x9180 : 0xb3a2));
+    return result;
+}
+
 // Two neighbours along k of four weights that are 8-bit floats, e4m3, as float16: kPart r of a word. Their bits, in
 // those of float16, are 2^-8 times them; codes of NaN count as 480.
 template <int kPart>
 __device__ __forceinline__ unsigned byte_floats_to_f16(unsigned word)
 {
-    const unsigned codes = __byte_perm(word, 0u, kPart == 0 ? 0x1404 : 0x3424);
-    return multiply_f16(codes & 0x80008000u | (codes & 0x7f007f00u) >> 1, 0x5c005c00u);
+    return multiply_f16(extend_signs<kPart>(word) << 7 & 0xbf80bf80u, 0x5c005c00u);
 }
 
-// The same as bfloat16: 2^-120 times them.
+// Two neighbours along k of four weights that are 8-bit floats, e4m3, as bfloat16: kPart r of a word. Their bits, in
+// those of bfloat16, are 2^-120 times them; codes of NaN count as 480.
 template <int kPart>
 __device__ __forceinline__ unsigned byte_floats_to_bf16(unsigned word)
 {
-    const unsigned codes = __byte_perm(word, 0u, kPart == 0 ? 0x1404 : 0x3424);
-    return multiply_bf16(codes & 0x80008000u | (codes & 0x7f007f00u) >> 4, 0x7b807b80u);
+    return multiply_bf16(extend_signs<kPart>(word) << 4 & 0x87f087f0u, 0x7b807b80u);
 }
