@@ -193,6 +193,8 @@ class Form:
     """Blocks that take tiles in turn; 0: as many as there are tiles."""
     cluster: int = 1
     """Blocks that share tiles of activations."""
+    band: int = 8
+    """Tiles that consecutive blocks take across a band."""
 
     @property
     def warpgroups(self) -> bool:
@@ -213,6 +215,8 @@ def form_of(rows: int, n: int, kind: str, sms: int, warpgroups: bool = False) ->
     if warpgroups:
         if ceil_div(n, 128) * ceil_div(rows, 256) < sms:
             return Form((128, 128, depth), None, 6, blocks=sms)
+        if kind == "s8":  # without clusters 1 to 5% faster on an H200
+            return Form((128, 256, depth), None, 4, blocks=sms, band=4)
         return Form((128, 256, depth), None, 4, blocks=sms // 2 * 2, cluster=2)
     if ceil_div(n, 128) * ceil_div(rows, 128) < sms:
         return Form((64, 64, 128), (32, 32), 3)
@@ -268,7 +272,7 @@ def spec_of(call: Call) -> GemmSpec:
             "alignment": {"a": 16 // ELEMENTS[call.kind].bytes, "b": call.aligned_b, "c": call.aligned_c},
             "multiple_of": {"k": CHUNK_K, **({"m": 8} if boxes else {})},
             "store": "tma" if boxes else "direct",
-            "rasterization": {"group": 8},
+            "rasterization": {"group": form.band},
             "mainloop": mainloop,
             "decomposition": {"scheme": "split_k_parallel", "slices": "launch"} if form.sliced else {"scheme": "data_parallel"},
             "epilogue": written_out(epilogue),
