@@ -13,7 +13,7 @@ from gemmgen.core.errors import PlanError
 from gemmgen.kernels.gemm.mma_sync.plan import MmaSyncPlan
 from gemmgen.kernels.gemm.scaling import as_tiles
 from kernels.random_batches import try_random_specs
-from tests.kernels.gemm.verifying import verified
+from tests.kernels.verifying import verified
 
 TILES = {"layout": "tiles_128x4"}
 MX, NV = {"k": 32, "type": "ue8m0", **TILES}, {"k": 16, "type": "e4m3", **TILES}

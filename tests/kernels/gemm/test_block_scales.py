@@ -20,7 +20,7 @@ from gemmgen.kernels.gemm.matcher import fit
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.wgmma.scaled import scaled_product
 from gemmgen.kernels.spec_files import load_spec
-from tests.kernels.gemm.verifying import verified
+from tests.kernels.verifying import verified
 
 MAINLOOP = {"strategy": "wgmma", "tile": {"m": 64, "n": 32, "k": 128}, "stages": 2, "consumers": 1}
 SPEC: dict[str, Any] = {

@@ -13,7 +13,7 @@ from gemmgen import ops
 from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.kernels.gemm.matcher import parse_request
 from gemmgen.kernels.gemm.oracle import OUTSIDE
-from tests.kernels.gemm.verifying import passes
+from tests.kernels.verifying import passes
 
 SPEC: dict[str, Any] = {
     "kind": "gemm",

@@ -12,12 +12,8 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.kernels.gemm.matcher import fit
 from gemmgen.kernels.gemm.mma_sync.doubles import double_product
-from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import verify_binary
+from tests.kernels.verifying import passes
 
 SPEC: dict[str, Any] = {
     "kind": "gemm",
@@ -35,19 +31,6 @@ NAMES = ("primes", "not-a-numbers and infinities", "padded leading dimensions", 
 
 def changed(loop: dict[str, Any], **others: Any) -> dict[str, Any]:
     return {**SPEC, **others, "mainloop": {**SPEC["mainloop"], **loop}}
-
-
-def passed(spec: dict[str, Any], architecture: str, names: tuple[str, ...] = NAMES, planted: tuple[str, str] | None = None) -> bool:
-    plan = gemmgen.plan(spec, architecture)
-    assert isinstance(plan, GemmPlan)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
-    assert cases
-    binary = compile_source(source, architecture=architecture, options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases).passed
 
 
 @pytest.mark.parametrize(
@@ -69,7 +52,7 @@ def passed(spec: dict[str, Any], architecture: str, names: tuple[str, ...] = NAM
     ids=["sm_80", "sm_90", "columns", "batch"],
 )
 def test_products_are_those_of_the_reference(spec: dict[str, Any], architecture: str) -> None:
-    assert passed(spec, architecture)
+    assert passes(spec, NAMES, architecture=architecture)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +66,7 @@ def test_products_are_those_of_the_reference(spec: dict[str, Any], architecture:
 )
 def test_mistakes_show(planted: tuple[str, str]) -> None:
     spec = changed({}, alignment={"a": 2, "b": 2, "c": 1})
-    assert not passed(spec, "sm_90", ("2 x 3 tiles",), planted)
+    assert not passes(spec, ("2 x 3 tiles",), planted, "sm_90")
 
 
 @pytest.mark.parametrize(

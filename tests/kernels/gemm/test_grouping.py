@@ -12,7 +12,7 @@ from gemmgen import ops
 from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.dispatch.problems import read_problem
 from gemmgen.kernels.gemm.grouping import Grouping, gathered_rows, group_rows
-from tests.kernels.gemm.verifying import verified
+from tests.kernels.verifying import verified
 
 HALVES = {
     "kind": "gemm",

@@ -14,10 +14,7 @@ from gemmgen.kernels.gemm.matcher import fit
 from gemmgen.kernels.gemm.mma_sync.half_sums import half_product
 from gemmgen.kernels.gemm.mma_sync.plan import MmaSyncPlan
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import verify_binary
+from tests.kernels.verifying import passes
 
 SPEC: dict[str, Any] = {
     "kind": "gemm",
@@ -41,25 +38,13 @@ def changed(loop: dict[str, Any], **others: Any) -> dict[str, Any]:
 SLICES = changed({"fragment_buffers": 2}, decomposition={"scheme": "split_k_parallel", "slices": 3}, multiple_of={"n": 2})
 
 
-def passed(spec: dict[str, Any], planted: tuple[str, str] | None = None) -> bool:
-    plan = gemmgen.plan(spec, "sm_80")
-    assert isinstance(plan, MmaSyncPlan)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in NAMES]
-    binary = compile_source(source, architecture="sm_80", options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases).passed
-
-
 @pytest.mark.parametrize("spec", [SPEC, SLICES], ids=["whole", "slices"])
 def test_products_are_those_of_the_reference(spec: dict[str, Any]) -> None:
-    assert passed(spec)
+    assert passes(spec, NAMES)
 
 
 def test_a_mistake_shows() -> None:
-    assert not passed(SPEC, ("half_sums[i][pair] >> 16", "half_sums[i][pair] & 0xffff"))
+    assert not passes(SPEC, NAMES, ("half_sums[i][pair] >> 16", "half_sums[i][pair] & 0xffff"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.dispatch.problems import read_problem
 from gemmgen.kernels.gemm.explain import explain
 from gemmgen.kernels.gemm.plan import GemmPlan
-from tests.kernels.gemm.verifying import verified
+from tests.kernels.verifying import verified
 
 MAINLOOP = {
     "strategy": "narrow_weights",

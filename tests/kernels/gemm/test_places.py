@@ -10,7 +10,7 @@ import gemmgen
 from gemmgen.core.errors import PlanError
 from gemmgen.kernels.gemm.field import excluded
 from gemmgen.kernels.gemm.oracle import OUTSIDE_SIZES
-from tests.kernels.gemm.verifying import passes
+from tests.kernels.verifying import passes
 
 CASES = ("primes", "padded leading dimensions", "sizes", OUTSIDE_SIZES, "batch of 0", "k of 0", "alpha of 0")
 COMMON: dict[str, Any] = {"kind": "gemm", "architecture": "sm_80", "batch": "strided", "grouping": {"places": "addresses"}}

@@ -10,7 +10,7 @@ import pytest
 import gemmgen
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.gemm.sparsity import compress, places, random_metadata
-from tests.kernels.gemm.verifying import passes
+from tests.kernels.verifying import passes
 
 SPEC: dict[str, Any] = {
     "kind": "gemm",

@@ -15,7 +15,7 @@ from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_source
 from gemmgen.verification.field import verify_field
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
-from tests.kernels.gemm.verifying import passes
+from tests.kernels.verifying import passes
 
 SPEC: dict[str, Any] = {
     "kind": "gemm",

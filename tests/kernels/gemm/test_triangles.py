@@ -14,7 +14,7 @@ from gemmgen.kernels.gemm.cost_model import work
 from gemmgen.kernels.gemm.field import excluded
 from gemmgen.kernels.gemm.matcher import parse_request
 from gemmgen.kernels.gemm.triangles import Triangles
-from tests.kernels.gemm.verifying import passes
+from tests.kernels.verifying import passes
 
 CASES = (
     "one element",

@@ -14,10 +14,7 @@ from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm.mma_sync.plan import MmaSyncPlan
 from gemmgen.kernels.math.tensor_accuracy import product_bound
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import verify_binary
+from tests.kernels.verifying import passes
 
 SPEC: dict[str, Any] = {
     "kind": "gemm",
@@ -41,18 +38,6 @@ def changed(loop: dict[str, Any], **others: Any) -> dict[str, Any]:
 BYTES = changed({}, storage={"a": "s8", "b": "u8", "c": "s32"}, alpha="one", beta="zero", transpose="tt")
 
 
-def passed(spec: dict[str, Any], planted: tuple[str, str] | None = None) -> bool:
-    plan = gemmgen.plan(spec, "sm_75")
-    assert isinstance(plan, MmaSyncPlan)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in NAMES]
-    binary = compile_source(source, architecture="sm_75", options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases).passed
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -63,7 +48,7 @@ def passed(spec: dict[str, Any], planted: tuple[str, str] | None = None) -> bool
     ids=["halves", "slices", "bytes"],
 )
 def test_products_are_those_of_the_reference(spec: dict[str, Any]) -> None:
-    assert passed(spec)
+    assert passes(spec, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +60,7 @@ def test_products_are_those_of_the_reference(spec: dict[str, Any]) -> None:
     ids=["halves", "bytes"],
 )
 def test_mistakes_show(spec: dict[str, Any], planted: tuple[str, str]) -> None:
-    assert not passed(spec, planted)
+    assert not passes(spec, NAMES, planted)
 
 
 @pytest.mark.parametrize(

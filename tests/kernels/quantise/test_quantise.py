@@ -15,26 +15,10 @@ from gemmgen.kernels.gemm.scaling import BlockScale, scales_of
 from gemmgen.kernels.quantise.operator import interpret
 from gemmgen.kernels.quantise.oracle import TINY, quantised, scales_of_blocks
 from gemmgen.kernels.requests import Layout
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-from gemmgen.toolchain.nvrtc import compile_source
-from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import VerificationReport, verify_binary
+from tests.kernels.verifying import verified
 
 SPEC: dict[str, Any] = {"kind": "quantise", "architecture": "sm_89"}
 NAMES = ("one column above a block", TINY, "not-a-numbers and infinities", "padded leading dimensions")
-
-
-def verified(spec: dict[str, Any], names: tuple[str, ...] = NAMES, planted: tuple[str, str] | None = None) -> VerificationReport:
-    plan = gemmgen.plan(spec)
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    cases = [case for case in oracle_of("quantise").cases(plan) if case.name in names]
-    assert {case.name for case in cases} == set(names)
-    binary = compile_source(source, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
 @pytest.mark.parametrize("block", ["1x128", "128x128", "row", "tensor"])
@@ -42,7 +26,7 @@ def verified(spec: dict[str, Any], names: tuple[str, ...] = NAMES, planted: tupl
     "changes", [{}, {"input": "f16", "output": "e5m2", "scales": "ue8m0", "layout": "mn_major", "vector": 1}], ids=["floats", "exponents"]
 )
 def test_every_bit_is_the_references(block: str, changes: dict[str, Any]) -> None:
-    report = verified({**SPEC, "block": block, **changes})
+    report = verified({**SPEC, "block": block, **changes}, NAMES)
     assert report.passed, [result.failure for result in report.results if not result.passed]
 
 
@@ -57,7 +41,7 @@ def test_every_bit_is_the_references(block: str, changes: dict[str, Any]) -> Non
     ids=["infinities-count", "exponents-rounded-down", "one-block's-largest", "last-column-lost"],
 )
 def test_planted_mistakes_are_found(changes: dict[str, Any], planted: tuple[str, str]) -> None:
-    assert not verified({**SPEC, **changes}, planted=planted).passed
+    assert not verified({**SPEC, **changes}, NAMES, planted).passed
 
 
 def test_the_reference_is_that_of_block_scales() -> None:

@@ -12,11 +12,8 @@ from gemmgen import ops
 from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.dispatch.problems import read_problem
 from gemmgen.kernels.rows.selection import EQUAL, FEW_VALUES, RISING, ZEROS
-from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification.oracle import oracle_of
-from gemmgen.verification.runner import VerificationReport, verify_binary
+from tests.kernels.verifying import verified
 
 SPEC: dict[str, Any] = {"kind": "rows", "operation": "topk", "architecture": "sm_80"}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -27,19 +24,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def verified(shape: str, planted: tuple[str, str] | None = None) -> VerificationReport:
-    plan = gemmgen.plan({**SPEC, **SHAPES[shape]})
-    source = gemmgen.render(plan).text
-    if planted is not None:
-        assert planted[0] in source
-        source = source.replace(*planted)
-    binary = compile_source(source, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
-    return verify_binary(plan, binary, EmulatorBackend(), cases=oracle_of("rows").cases(plan))
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_values_and_places_are_exact(shape: str) -> None:
-    report = verified(shape)
+    report = verified({**SPEC, **SHAPES[shape]})
     assert report.passed, [result.failure for result in report.results if not result.passed]
 
 
@@ -63,7 +50,7 @@ def test_cases_hold_equal_elements_and_orders(name: str) -> None:
     ids=["minus-zero", "last-of-equals", "nan-is-zero", "beyond-the-row", "one-too-few", "one-place-for-parts", "own-rank"],
 )
 def test_planted_mistakes_are_found(shape: str, planted: tuple[str, str]) -> None:
-    assert not verified(shape, planted).passed
+    assert not verified({**SPEC, **SHAPES[shape]}, planted=planted).passed
 
 
 @pytest.mark.parametrize(
