@@ -6,31 +6,36 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-from gemmgen.core.elements import DataType
+import numpy as np
+
+from gemmgen.core.elements import DataType, numpy_type, to_elements
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import Formula
 from gemmgen.core.text import printable
 from gemmgen.emulator.launch import MAX_THREADS
 from gemmgen.emulator.ptx.parser import parse
 from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
-from gemmgen.sanitizer.findings import Finding
+from gemmgen.sanitizer.findings import Finding, findings_of
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import Entry, KernelCode, find_entry, read_kernel_file
 from gemmgen.verification.replay import confirms
 
-MAX_ELEMENTS = 1 << 24
-"""Elements of one array up to which a counterexample is run."""
+MAX_BYTES = 1 << 40
+MAX_WATCHED_BYTES = 1 << 30
+"""Bytes of all arrays up to which a counterexample is run, without and with a search for hazards, which notes of every element whether it
+is written."""
+MAX_FILLED = 1 << 20
+"""Elements of an array that get values; the others are 0."""
 MAX_LAUNCH_THREADS = 1 << 20
 MAX_BYTES_A_SECOND = 400_000
 """Bytes of PTX for each second of a proof; they are read in less than half of it, twice."""
 _ARRAY = re.compile(r"(\w+)\s*=\s*(in|out|inout)\s+(\w+)\s*\[([^\[\]:]+)(?::([^\[\]:]+))?\]\s*(?:@\s*([1-9][0-9]{0,8}))?")
 _ROLES: Mapping[str, ArrayRole] = {"in": "input", "out": "output", "inout": "inout"}
 _SCALAR_TYPES: Mapping[tuple[bool, int], DataType] = {(True, 4): "f32", (True, 8): "f64", (False, 4): "s32", (False, 8): "s64"}
-_EMULATOR_TYPES = {"s8": "i8", "s32": "i32", "s64": "i64"}
 
 
 @dataclass(frozen=True)
@@ -41,40 +46,69 @@ class ForeignKernel:
     entry: Entry
     sequence: LaunchSequence
 
-    def replay(self, property_: str, problem: Mapping[str, int]) -> str:
-        """The fault of a property that the emulator finds on a problem; empty if it finds none, or if the problem is too large to run."""
-        faults = (each for each in self.faults(problem) if confirms(property_, f"{each.title}: {each.message}"))
-        return next((finding.message for finding in faults), "")
+    def replay(self, property_: str, example: Mapping[str, Any]) -> str:
+        """The fault of a property that the emulator finds on a counterexample; empty if it finds none, or if the problem is too large."""
+        problem, launch = example["problem"], self.sequence.launches[0]
+        x, y, _ = launch.grid_of(problem)
+        index = [example["thread"].get(f"ctaid.{axis}", 0) for axis in "xyz"]
+        faults = self.faults(problem, index[0] + x * (index[1] + y * index[2]), hazards=property_ not in ("memory", "progress"))
+        faults = [finding for finding in faults if confirms(property_, f"{finding.title}: {finding.message}")]
+        faults.sort(key=lambda finding: all(place.ptx.strip().rstrip(";") != example.get("statement", "") for place in finding.places))
+        return faults[0].message if faults else ""
 
-    def faults(self, problem: Mapping[str, int]) -> list[Finding]:
-        """All errors that the emulator finds on a problem; none if the problem is too large to run."""
-        from gemmgen.sanitizer.api import bind_arguments
-        from gemmgen.sanitizer.launches import Launch, run_launches
+    def faults(self, problem: Mapping[str, int], block: int = 0, hazards: bool = True) -> list[Finding]:
+        """All errors that the emulator finds on a problem, of which only one block runs if the grid is large; none if it is too large.
 
+        Without ``hazards``, memory is taken for the pages alone that the run touches.
+        """
+        from gemmgen import emulator
+
+        launch = self.sequence.launches[0]
         try:
-            launch = self.sequence.launches[0]
             grid = launch.grid_of(problem)
-            if grid[0] * grid[1] * grid[2] * launch.threads > MAX_LAUNCH_THREADS or 0 in grid:
+            is_large = prod(grid) * launch.threads > MAX_LAUNCH_THREADS
+            if 0 in grid or (is_large and prod(launch.cluster) > 1):
                 return []
-            texts = []
-            for argument in self.sequence.arguments:
-                if isinstance(argument, ArrayArgument):
-                    length = _length(argument, problem)
-                    if length > MAX_ELEMENTS:
-                        return []
-                    kind = _EMULATOR_TYPES.get(argument.type, argument.type)
-                    texts.append(f"{kind}[{length}]" + ("=ones" if argument.reads else ""))
-                else:
-                    name, parameter = argument.name, self.entry.parameters[len(texts)]
-                    kind = parameter.type.replace("s", "i")
-                    texts.append(f"{kind}={problem.get(name, 1)}")
-            arguments = dict(zip(self.entry.parameter_names, bind_arguments(self.code, self.entry, texts), strict=True))
-            shared = launch.dynamic_shared_bytes.evaluate(problem)
-            launches = [Launch(self.entry, grid, launch.block, shared, self.entry.parameter_names)]
-            run = run_launches(self.code, launches, arguments, {})
-        except GemmgenError:
+            arguments = [_value(argument, problem) for argument in self.sequence.arguments]
+            if sum(each.array.nbytes for each in arguments if isinstance(each, emulator.Buffer)) > (
+                MAX_WATCHED_BYTES if hazards else MAX_BYTES
+            ):
+                return []
+            result = emulator.launch(
+                self.code.ptx,
+                launch.entry,
+                grid=grid,
+                block=launch.block,
+                shared_bytes=launch.dynamic_shared_bytes.evaluate(problem),
+                args=arguments,
+                hazards=hazards,
+                cluster=launch.cluster if prod(launch.cluster) > 1 else None,
+                only=(block, block + 1) if is_large else None,
+            )
+        except emulator.EmulatorError as error:
+            found = findings_of(error, (), self.code.text_of)
+            return [finding for finding in found if finding.severity == "error"]
+        except (GemmgenError, MemoryError, OSError):  # the system may refuse to map arrays
             return []
-        return [finding for finding in run.findings if finding.severity == "error"]
+        return [finding for finding in findings_of(None, result.findings, self.code.text_of) if finding.severity == "error"]
+
+
+def _value(argument: Argument, problem: Mapping[str, int]) -> Any:
+    """A size, 1 for other numbers, or an array: its first elements hold ones if the kernel may read them, or nothing."""
+    from gemmgen.emulator import Buffer
+    from gemmgen.emulator.pages import zeros
+
+    if isinstance(argument, ScalarArgument):
+        return numpy_type(argument.type).type(problem.get(argument.name, 1))
+    assert isinstance(argument, ArrayArgument)
+    array = zeros(_length(argument, problem), numpy_type(argument.type))
+    written = None
+    if argument.reads:
+        array[:MAX_FILLED] = to_elements(argument.type, np.ones(1))[0]
+    else:
+        written = zeros(array.nbytes, np.bool_)
+    parts = ((0, MAX_FILLED * array.itemsize),) if len(array) > MAX_FILLED else ()
+    return Buffer(array, offset_bytes=0, name=argument.name, writable=argument.writes, written=written, parts=parts)
 
 
 def _length(argument: ArrayArgument, problem: Mapping[str, int]) -> int:
@@ -135,6 +169,12 @@ def read_foreign(
     formulas = [x, y, z, launch.dynamic_shared_bytes, *(constraint.condition for constraint in constraints)]
     formulas += [formula for argument in described.values() for formula in (*argument.shape, *argument.strides)]
     for formula in formulas:
+        for node in ast.walk(formula.tree):
+            by = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod) else None
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("ceil_div", "round_up"):
+                by = node.args[1]
+            if by is not None and not Formula(ast.unparse(by)).names and Formula(ast.unparse(by)).evaluate({}) == 0:
+                raise GemmgenError(f"{_shown(str(formula))} divides by zero")
         if missing := formula.names - set(names):
             raise GemmgenError(f"{formula}: {min(missing)} is no integer parameter of {entry.name}; it has {', '.join(names) or 'none'}")
     return ForeignKernel(code, entry, sequence)

@@ -91,6 +91,7 @@ def launch(
     jobs: int = 1,
     progress: Progress | None = None,
     arithmetic: Arithmetic = REAL,
+    only: tuple[int, int] | None = None,
 ) -> LaunchResult:
     """Executes a kernel on the CPU.
 
@@ -111,7 +112,8 @@ def launch(
     `jobs` processes share the blocks of a launch that takes long, as long as no block touches memory that another one writes; results,
     findings and counts are those of one process. `progress(done, total)` counts blocks.
 
-    `arithmetic` is the meaning of floating-point instructions; over a field, data are residues (`gemmgen.emulator.residues`).
+    `arithmetic` is the meaning of floating-point instructions; over a field, data are residues (`gemmgen.emulator.residues`). `only` are
+    the numbers of the first block that runs, and of the first one after it that does not; None: all blocks run.
 
     Raises EmulatorError, in its subclasses. Arrays then hold the data written until the error.
     """
@@ -139,6 +141,7 @@ def launch(
             jobs,
             progress,
             arithmetic,
+            only,
         )
     except EmulatorError as error:
         if error.source is None:
@@ -169,6 +172,7 @@ def _launch(
     jobs: int,
     progress: Progress | None,
     arithmetic: Arithmetic,
+    only: tuple[int, int] | None,
 ) -> LaunchResult:
     program = link(ptx, entry)
     check_geometry(program, grid, block)
@@ -209,8 +213,8 @@ def _launch(
         )
         is_plain = not given and overlaps is None and not overlapped and lanes_per_wave is None and type(schedule) is MinimumBlock
         try:
-            if not (is_plain and _run_compiled(waves, jobs, progress)):
-                execute(waves, jobs if overlaps is None and not overlapped else 1, progress)
+            if not (is_plain and only is None and _run_compiled(waves, jobs, progress)):
+                execute(waves, jobs if overlaps is None and not overlapped else 1, progress, only)
         except FollowLoads:
             # Arrays still hold their contents from before the launch.
             for observer in given:
@@ -303,11 +307,14 @@ def _run_compiled(waves: Waves, jobs: int, progress: Progress | None) -> bool:
     return True
 
 
-def execute(waves: Waves, jobs: int, progress: Progress | None) -> None:
-    """Runs all blocks of a launch. Raises EmulatorError: the one that ended it, or the first hazard that is an error, with all others."""
+def execute(waves: Waves, jobs: int, progress: Progress | None, only: tuple[int, int] | None = None) -> None:
+    """Runs the blocks of a launch. Raises EmulatorError: the one that ended it, or the first hazard that is an error, with all others."""
     detector = waves.detector
     try:
-        run_all(waves, jobs, progress)
+        if only is None:
+            run_all(waves, jobs, progress)
+        else:
+            waves.run(*only)
         if detector is not None:
             waves.memory.note_written(detector.written)
             if detector.findings:

@@ -19,7 +19,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.data_flow import instructions_of
-from gemmgen.emulator.errors import EmulatorError
+from gemmgen.emulator.errors import EmulatorError, ParseError, UnknownInstruction
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.hazards.report import (
     GlobalRace,
@@ -59,6 +59,8 @@ WORK = 100_000
 """Instructions of basic blocks that all runs for one kernel may execute; many lanes, and products of matrices, count as several."""
 MAX_SHARE = WORK // 8
 """The same for one run."""
+FAR = 1 << 20
+"""Large operands, for sums that an epilogue does not take for small."""
 LANES_AT_ONCE = 4096
 PRODUCT, PRODUCTS = 20, ("mma", "wgmma", "tcgen05")
 _CERTAIN = (LockstepRace, VolatileRace, SameValue, MissedBarrier)
@@ -130,14 +132,22 @@ class _Watch(Observer):
 
 
 def contradict(sequence: LaunchSequence, ptx: str, architecture: str, proofs: Sequence[KernelProof]) -> tuple[KernelProof, ...]:
-    """The proofs, with properties called contradicted for which a run on a small problem shows a fault."""
-    net = _Net(sequence, ptx, architecture, [set(proof.proved) for proof in proofs])
+    """The proofs, with properties called contradicted for which a run on a small problem shows a fault, and unproved if there is no run."""
+    claimed = [set(proof.proved) for proof in proofs]
     seen: dict[tuple[int, str], str] = {}
-    if any(net.claimed):
-        for each in net.contradictions():
-            seen.setdefault((each.launch, each.property), each.told)
+    unknown = ""
+    if any(claimed):
+        try:
+            net = _Net(sequence, ptx, architecture, claimed)
+            for contradiction in net.contradictions():
+                seen.setdefault((contradiction.launch, contradiction.property), contradiction.told)
+            unknown = net.unknown
+        except EmulatorError as error:
+            unknown = f"{error.title}: {error.message}"
 
     def judged(number: int, each: Property) -> Property:
+        if each.status == "proved" and unknown:
+            return replace(each, status="unproved", reasons=(f"the emulator does not run the kernel: {unknown}",))
         if each.status != "proved" or (number, each.name) not in seen:
             return each
         told = f"{CONTRADICTED}, so the prover or the emulator is wrong: {seen[number, each.name]}"
@@ -159,6 +169,8 @@ class _Net:
         self._scalars = [each for each in sequence.arguments if isinstance(each, ScalarArgument) and each.name not in sizes]
         self._atomic = any(inst.opcode in ("atom", "red") for program in self._programs.values() for inst in instructions_of(program))
         self._left = float(WORK)
+        self.unknown = ""
+        """Why the emulator does not run the kernel at all."""
         self._product = product_of(sequence) if "coverage" in claimed[0] else None
 
     def contradictions(self) -> Iterator[_Contradiction]:
@@ -284,10 +296,11 @@ class _Net:
             if seen or error is None:
                 return
 
-    def _launches(self, name: str, entry: str | None = None) -> list[int]:
-        """The launches, of one entry if it is given, of which a property is proved."""
+    def _launches(self, name: str, entry: str | None = None, beside: Iterable[str] = ()) -> list[int]:
+        """The launches, of one entry if it is given, of which a property is proved, and others ``beside`` it."""
+        wanted = {name, *beside}
         return [
-            number for number, launch in enumerate(self.sequence.launches) if name in self.claimed[number] and entry in (None, launch.entry)
+            number for number, each in enumerate(self.sequence.launches) if wanted <= self.claimed[number] and entry in (None, each.entry)
         ]
 
     def _of_error(self, error: GemmgenError) -> Iterator[_Contradiction]:
@@ -296,20 +309,28 @@ class _Net:
                 yield from (_Contradiction("handover", launch, str(error)) for launch in self._launches("handover"))
             return
         first = error.error
+        if isinstance(first, UnknownInstruction | ParseError):
+            self.unknown = f"{first.title}: {first.message}"
+            return
         if isinstance(first, ScheduleDependent):
-            for launch in () if self._atomic else self._launches("races", error.entry):
-                if {"once", "initialised"} <= self.claimed[launch]:
-                    yield _Contradiction("races", launch, f"{first.title}: {first.message}")
+            launches = [] if self._atomic else self._launches("races", error.entry, ("memory", "once", "initialised"))
+            yield from (_Contradiction("races", launch, f"{first.title}: {first.message}") for launch in launches)
             return
         for each in (first, *getattr(first, "also", ()), getattr(first, "ending", None)):
             if each is not None and (name := self._property_of(each)):
+                # An access beyond its array may reach another one.
+                beside = () if self._role_of(each) is None else ("memory",)
                 told = f"{each.title}: {each.message}" + (f" ({each.instruction.text.strip()})" if each.instruction is not None else "")
-                yield from (_Contradiction(name, launch, told) for launch in self._launches(name, error.entry))
+                yield from (_Contradiction(name, launch, told) for launch in self._launches(name, error.entry, beside))
+
+    def _role_of(self, error: EmulatorError) -> str | None:
+        """The role of the array that a fault is about; None if it is about none."""
+        names = getattr(error, "place", "").partition("[")[0].split("/")
+        return next((self._roles[name] for name in names if name in self._roles), None)
 
     def _property_of(self, error: EmulatorError) -> str:
         """The property that a fault contradicts; empty if it is none of those that are proved."""
-        names = getattr(error, "place", "").partition("[")[0].split("/")
-        role = next((self._roles[name] for name in names if name in self._roles), None)
+        role = self._role_of(error)
         if isinstance(error, UnwrittenRead):
             # Memory between an input's elements is marked as unwritten as well.
             return {"workspace": "handover", "input": "memory", "inout": ""}.get(role or "", "initialised")
@@ -335,8 +356,10 @@ class _Net:
                 if not piece.array.writes or not (alone or name in launch.arguments):
                     continue
                 by_kind = {kind: np.concatenate(each) for (array, kind), each in rows.get(number, {}).items() if array == name}
-                told = _faults(piece, by_kind, boxes.get(number, False))
-                yield from (_Contradiction(each, number, text) for each, text in told.items() if each in self.claimed[number])
+                for each, text in _faults(piece, by_kind, boxes.get(number, False)).items():
+                    # A store beyond its array may reach another one.
+                    if {each, "complete" if each == "complete" else "memory"} <= self.claimed[number]:
+                        yield _Contradiction(each, number, text)
 
     # Products --------------------------------------------------------------------------------------------------------------
 
@@ -374,8 +397,9 @@ class _Net:
                 yield _Contradiction("coverage", 0, f"for {_shown(problem)}: {_INVARIANT}: {result}{at}")
                 return
         constant = np.full(first.shape, place < TWICE)
-        for low, high in ((-2, 0), (1, 3), (3, 5)) if place < TWICE else ():
-            ranges = zip(base, ((low, high), (1, 3)), strict=True)
+        far = FAR if all(kind in ("f32", "tf32", "f64") for kind in product.types.values()) else 16
+        for low, high in ((-2, 0), (1, 3), (-far, 1 - far), (far, far + 1)) if place < TWICE else ():
+            ranges = zip(base, ((low, high), (1, 3) if abs(low) < far else (far, far + 1)), strict=True)
             other = self._product_of(case, {name: rng.integers(*ends, shapes[name]).astype(np.float64) for name, ends in ranges})
             constant &= other == first if other is not None else False
         if constant.any():

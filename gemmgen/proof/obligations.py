@@ -115,17 +115,32 @@ def place(access: Access) -> str:
 
 
 def _counterexample(known: Knowledge, access: Access, premises: Sequence[Condition], goal: Condition, answer: Answer) -> Counterexample:
-    model = answer.model
-    assert model is not None
+    assert answer.model is not None
+    model: z3.ModelRef = answer.model
     symbols = known.contract.symbols
-    small = [[symbol <= limit for symbol in symbols.values()] for limit in SMALL_SIZES]
     outside = _outside(known, access)
-    # An index beyond its axis may be another row's element: a run shows nothing of it.
-    for more in [*([*each, outside] for each in small if outside is not None), *small]:
+
+    def other(more: Sequence[Condition]) -> z3.ModelRef | None:
         found = known.solver.implies([*premises, *more], goal, 1000)
-        if found.verdict == "refuted" and found.model is not None:
-            model = found.model
+        return found.model if found.verdict == "refuted" else None
+
+    # An index beyond its axis may be another row's element: a run shows nothing of it.
+    wanted: list[Condition] = []
+    if outside is not None and (better := other([outside])) is not None:
+        wanted, model = [outside], better
+    for limit in SMALL_SIZES:
+        if (better := other([*wanted, *[symbol <= limit for symbol in symbols.values()]])) is not None:
+            model = better
             break
+    else:
+        # Some sizes must be large, so that the others are made small one after the other, the largest first.
+        sizes = {name: model.eval(symbol, model_completion=True).as_long() for name, symbol in symbols.items()}
+        for symbol in (symbols[name] for name in sorted(sizes, key=lambda name: -sizes[name])):
+            for limit in SMALL_SIZES:
+                if (better := other([*wanted, symbol <= limit])) is not None:
+                    wanted.append(symbol <= limit)
+                    model = better
+                    break
     values = {name: known.contract.value_of(name, model) for name in symbols}
     indices: dict[str, int] = {}
     for group, prefix in ((known.thread, "tid"), (known.block, "ctaid")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.family import KernelPlan
@@ -29,12 +30,12 @@ def confirms(property_: str, fault: str) -> bool:
     return pattern is None or pattern.match(fault) is not None
 
 
-def replay(plan: KernelPlan, binary: Binary, property_: str, problem: Mapping[str, int]) -> str:
-    """The fault of a property that the emulator finds on a problem; empty if it finds none, or if the problem cannot be run."""
+def replay(plan: KernelPlan, binary: Binary, property_: str, example: Mapping[str, Any]) -> str:
+    """The fault of a property that the emulator finds on a counterexample; empty if it finds none, or if the problem cannot be run."""
     cases = oracle_of(plan.spec.kind).cases(plan)
     if not cases:
         return ""
-    case = replace(cases[0], name="counterexample", dimensions={**cases[0].dimensions, **problem}, offsets={}, seed=0)
+    case = replace(cases[0], name="counterexample", dimensions={**cases[0].dimensions, **example["problem"]}, offsets={}, seed=0)
     try:
         require_memory(plan, [case])
         result = verify_case(plan, binary, EmulatorBackend(), case)

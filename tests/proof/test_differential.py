@@ -139,13 +139,38 @@ MISTAKES = {
     "the next column": ("B[p * n + c]", "B[p * n + (c + 1 < n ? c + 1 : c)]"),
     "no sum at all": ("s > 0 ? s : 0", "r"),
 }
+EPILOGUES = ("s > 0 ? s : 0", "fminf(s, -1e6f)", "s > 100 ? 1 : 0")
 
 
-@pytest.mark.parametrize("mistake", [None, *MISTAKES])
-def test_sums_are_compared_without_a_reference(mistake: str | None, tmp_path: Path) -> None:
-    body = SGEMM.body if mistake is None else SGEMM.body.replace(*MISTAKES[mistake])
-    assert mistake is None or body != SGEMM.body
-    kernel = replace(SGEMM, body=body).read(tmp_path)
+def coverage(kernel: ForeignKernel) -> str:
     claim = KernelProof(kernel.entry.symbol, (Property("coverage", "", "proved", 1, 1),), 0, 0)
     (judged,) = contradict(kernel.sequence, kernel.code.ptx, kernel.code.architecture, [claim])
-    assert judged.properties[0].status == ("proved" if mistake is None else "contradicted")
+    return judged.properties[0].status
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_sums_are_compared_without_a_reference(mistake: str, tmp_path: Path) -> None:
+    body = SGEMM.body.replace(*MISTAKES[mistake])
+    assert body != SGEMM.body and coverage(replace(SGEMM, body=body).read(tmp_path)) == "contradicted"
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_epilogues_contradict_no_sum(epilogue: str, tmp_path: Path) -> None:
+    assert coverage(replace(SGEMM, body=SGEMM.body.replace(EPILOGUES[0], epilogue)).read(tmp_path)) == "proved"
+
+
+def test_a_kernel_that_cannot_run_is_not_proved(tmp_path: Path) -> None:
+    kernel = RIGHT["stencil"].read(tmp_path)
+    ptx = kernel.code.ptx.replace("\tret;", "\tabs.b32 %r1, %r1;\n\tret;")
+    claim = KernelProof(kernel.entry.symbol, (Property("memory", "", "proved", 1, 1),), 0, 0)
+    (judged,) = contradict(kernel.sequence, ptx, kernel.code.architecture, [claim])
+    assert judged.properties[0].status == "unproved" and "unknown instruction" in judged.properties[0].reasons[0]
+
+
+def test_a_store_beyond_its_array_says_nothing_of_another_one(tmp_path: Path) -> None:
+    """Memory is not proved: a load beyond the end of x may reach y, which holds nothing yet."""
+    wrong = Wrong(N, "int i = blockIdx.x * 64 + threadIdx.x; if (i < n) y[i] = x[i + 96];", (X, Y), "memory")
+    kernel = wrong.read(tmp_path)
+    claims = tuple(Property(name, "", "proved", 1, 1) for name in ("initialised", "once", "races"))
+    (judged,) = contradict(kernel.sequence, kernel.code.ptx, kernel.code.architecture, [KernelProof(kernel.entry.symbol, claims, 0, 0)])
+    assert [each.status for each in judged.properties] == ["proved"] * 3

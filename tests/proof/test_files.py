@@ -203,6 +203,8 @@ def test_a_counterexample_reads_like_a_sentence(tmp_path: Path) -> None:
         ([*SAXPY_LAUNCH[:-1], "y=in f32[q]"], "q is no integer parameter"),
         ([*SAXPY_LAUNCH[:-1], "y=f32"], "expected NAME=in|out|inout"),
         ([*SAXPY_LAUNCH, "--expects", "n >"], "formula"),
+        ([*SAXPY_LAUNCH, "--expects", "n // 0 >= 1"], "divides by zero"),
+        ([*SAXPY_LAUNCH, "--expects", "ceil_div(n, 1 - 1) >= 1"], "divides by zero"),
         (SAXPY_LAUNCH[:2], "Missing option '--grid'"),
         (["--block", "99999999999", *SAXPY_LAUNCH[2:]], "a block has 1 to 1024 threads"),
         (["--block", "64,64", *SAXPY_LAUNCH[2:]], "a block has 1 to 1024 threads"),

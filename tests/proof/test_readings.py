@@ -229,13 +229,15 @@ def test_a_fault_of_another_kind_confirms_nothing(tmp_path: Path) -> None:
     """The kernel reads shared memory before it is written, which says nothing about how often results are stored."""
     reading = Reading("races", f"{INDEX} __shared__ float s[64]; s[t] = 1.0f; if (i < n) y[i] = s[63 - t];")
     kernel = reading.read(reading.body, tmp_path)
-    assert "shared s" in kernel.replay("races", {"n": 64})
-    assert (kernel.replay("once", {"n": 64}), kernel.replay("memory", {"n": 64})) == ("", "")
+    assert "shared s" in kernel.replay("races", {"problem": {"n": 64}, "thread": {}})
+    assert [kernel.replay(name, {"problem": {"n": 64}, "thread": {}}) for name in ("once", "memory")] == ["", ""]
 
 
 def test_an_array_without_elements_has_no_first_one(tmp_path: Path) -> None:
     reading = Reading("memory", f"{INDEX} if (i < n) y[i] = x[0];", f"{XY}, int k", ("x=in f32[k]", "y=out f32[n]"))
-    assert "0 bytes past the end of x (0 bytes)" in reading.read(reading.body, tmp_path).replay("memory", {"n": 1, "k": 0})
+    assert "0 bytes past the end of x (0 bytes)" in reading.read(reading.body, tmp_path).replay(
+        "memory", {"problem": {"n": 1, "k": 0}, "thread": {}}
+    )
 
 
 def test_limits_of_sizes_that_the_problem_gives_are_named(tmp_path: Path) -> None:

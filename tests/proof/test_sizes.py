@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,36 @@ WRONG = {
         N, f"{TILE} s[t] = t; if (n > 3) __syncthreads(); y[t] = s[63 - t];", (X, "y=out f32[64]"), "races", "1"
     ),
 }
+FAR = {
+    "an index of 32 bits in rows of 2^30": Wrong(
+        "const float* A, float* y, int m, int k, int lda",
+        f"{AT} if (i < m) {{ float s = 0; for (int c = 0; c < k; ++c) s += A[i * lda + c]; y[i] = s; }}",
+        ("A=in f32[m, k : lda, 1]", "y=out f32[m]"),
+        "memory",
+        "ceil_div(m, 64)",
+        expects=("lda >= k", "k <= 64"),
+    ),
+    "a row more from 2^20 rows on": Wrong(
+        "const float* A, float* y, int n, int k",
+        f"{AT} if (i < n) y[i] = k > 1048576 ? A[(long long)k * n + i] : 0;",
+        ("A=in f32[k, n]", "y=out f32[n]"),
+        "memory",
+    ),
+    "a neighbour whose index wraps": Wrong(N, f"{AT} if (i + 64 < n) y[i] = x[i + 64];", (X, Y), "memory"),
+    "the last block of 2^25": Wrong(N, f"{AT} if (i < n) y[i == 2147483000 ? i + 1000 : i] = 1;", (X, Y), "memory"),
+}
+MAX_KILOBYTES = 1 << 20
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_far_elements_are_reached_in_little_memory(name: str, tmp_path: Path) -> None:
+    kernel = FAR[name].read(tmp_path)
+    (proof,) = prove_sequence(kernel.sequence, kernel.code.ptx, SECONDS)
+    found = next(each for each in proof.properties if each.name == "memory")
+    assert found.status != "proved" and found.counterexample is not None, found.reasons
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert kernel.replay("memory", found.counterexample) != "", found.counterexample
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_KILOBYTES
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -78,4 +109,4 @@ def test_a_mistake_of_some_sizes_is_refuted(name: str, tmp_path: Path) -> None:
     (proof,) = prove_sequence(kernel.sequence, kernel.code.ptx, SECONDS)
     found = next(each for each in proof.properties if each.name == WRONG[name].property)
     assert found.status != "proved" and found.counterexample is not None, found.reasons
-    assert kernel.replay(found.name, found.counterexample["problem"]) != ""
+    assert kernel.replay(found.name, found.counterexample) != ""

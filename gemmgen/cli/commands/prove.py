@@ -176,13 +176,13 @@ def _prove_specs(
     return subjects, proofs
 
 
-def _replayed(replay: Callable[[str, Mapping[str, int]], str], proof: KernelProof) -> KernelProof:
+def _replayed(replay: Callable[[str, Mapping[str, Any]], str], proof: KernelProof) -> KernelProof:
     """The proof, with counterexamples called refutations where the emulator shows their faults."""
 
     def judged(each: Property) -> Property:
         if each.counterexample is None:
             return each
-        fault = replay(each.name, each.counterexample["problem"])
+        fault = replay(each.name, each.counterexample)
         if fault:
             return replace(each, status="refuted", reasons=(_sentence(each.counterexample), fault.strip().splitlines()[0]))
         reason = f"a counterexample that the emulator did not confirm: {_sentence(each.counterexample)}"
