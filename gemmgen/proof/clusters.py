@@ -257,7 +257,9 @@ class ClusterRing(Ring):
         self.delivered[interval] = self.delivered.get(interval, delivered) & delivered
         started = all(state.started for state in found)
         if not started:
-            (only,) = found
+            only = found[0]
+            if len(found) > 1 and self._has_ring:
+                raise Unliftable(None, "threads part before the barriers are initialised")
             if only.barriers and not only.fenced:
                 raise Unliftable(None, "barriers are not visible to the copy engine when the cluster meets")
             if self.barriers not in (None, only.barriers) or len(only.barriers) % 2:

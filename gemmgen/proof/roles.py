@@ -203,6 +203,8 @@ class Runner:
     def special(self, name: str) -> Content | None:
         """The content of a special register."""
         register, _, axis = name.lstrip("%").partition(".")
+        if register in ("tid", "ntid") and axis not in self._thread:
+            return None
         if register == "tid":
             values = self._thread[axis]
             return values if len(set(values)) > 1 else values[0]

@@ -288,3 +288,9 @@ def test_a_map_must_be_that_of_its_array(field: str, formula: str | tuple[str, .
     wrong = Formula(formula) if isinstance(formula, str) else tuple(map(Formula, formula))
     arguments = tuple(replace(each, **{field: wrong}) if each.name == "map_c" else each for each in sequence.arguments)
     assert "memory" not in proof_of(replace(sequence, arguments=arguments), ptx).proved
+
+
+@pytest.mark.parametrize("register", ["%tid.w", "%ntid.w"])
+def test_a_thread_index_along_no_axis_is_not_followed(register: str) -> None:
+    sequence, ptx = kernel()
+    assert not proof_of(sequence, ptx.replace("%tid.x", register, 1)).proved
