@@ -97,7 +97,7 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     loops = _ends(runner.steps, in_range)
     for beginning, limit in runner.beginnings:
         fits = _fits(beginning, limit, known)
-        for name in ("races", "progress", "initialised", "once"):
+        for name in PROPERTIES:
             ring.found.note(name, ("beginning", beginning, limit), fits, "the iterations of a loop may overflow")
     ring.found.note("progress", "loops", loops, "a loop was not proved to end")
     if not ring.found.reasons["once"] and ring.sends:

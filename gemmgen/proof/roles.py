@@ -181,7 +181,7 @@ class Runner:
         self.count = threads[0] * threads[1] * threads[2]
         self.steps: list[Step] = []
         self.beginnings: set[tuple[Content, Content]] = set()
-        """Beginnings and limits of loops whose sum must not overflow, where the limit is at least 1."""
+        """Beginnings, or steps, and limits of loops whose sum must not overflow, where the limit is at least 1."""
         self.states = 0
         self._work = 0
         self._uniform_floats = uniform_floats(function)
@@ -303,9 +303,11 @@ class Runner:
                 return roles, facts, None, False, None
             grows = base.operation == "counter"
             name = base if grows else Expression("counter", (base, step, limit))
-            forward = isinstance(step, int) and 0 < step < 1 << 16
+            forward = comparison.operation == "lt.s32" and isinstance(step, int) and 0 < step < 1 << 16
             if grows and base.low and not (facts[comparison] and forward):  # it may overflow from here on, or fall
                 name, grows = Expression("counter", (0, limit)), False
+            elif grows and base.low and step != 1:  # below its limit, a larger step may lead beyond all numbers
+                self.beginnings.add((step, limit))
             return self._renamed(roles, counter, name, grows), self._about(facts, counter, name), name, grows, step
         if isinstance(counter, int) and counter > FEW_ITERATIONS:
             low = FEW_ITERATIONS if facts[comparison] and comparison.operation == "lt.s32" else 0

@@ -25,7 +25,7 @@ class Expression:
     def __init__(self, operation: str, arguments: tuple[Content, ...] = (), low: int = 0) -> None:
         self.operation, self.arguments = operation, arguments
         self.low = low
-        """A lower bound of a counter."""
+        """A lower bound of a counter; 0 if none is known."""
         self.uniform: bool = all(not isinstance(part, tuple) and (not isinstance(part, Expression) or part.uniform) for part in arguments)
         """True if all threads have the same value."""
         self._hash = hash((operation, arguments))
@@ -345,10 +345,10 @@ def _comparison(instruction: Instruction, values: tuple[Content, ...]) -> Conten
 
 
 def _above(value: Expression) -> int:
-    """A bound that a counter is at least."""
+    """A bound that a counter, or a sum of one and a number, is at least; nothing above 0 if none is known."""
     if value.operation.startswith("add.") and len(value.arguments) == 2:
         a, b = value.arguments
-        if isinstance(a, Expression) and isinstance(b, int) and 0 < b < 1 << 16 and a.operation == "counter":
+        if isinstance(a, Expression) and isinstance(b, int) and 0 < b < 1 << 16 and a.operation == "counter" and a.low:
             return a.low + b
     return value.low if value.operation == "counter" else -1
 

@@ -58,6 +58,15 @@ TWO_TEAMS = """
 HEAD = "// A tensor's address, extents"
 READ_TABLE = '    asm volatile("nanosleep.u32 %0;" :: "r"(table[n & 15]));\n'
 
+DOWN = """
+    for (int i = k, later = 0; i != -8; --i) {
+        int sum;
+        asm volatile("add.s32 %0, %1, 5;" : "=r"(sum) : "r"(i));
+        if (later) { if (sum == 3) asm volatile("st.shared.u32 [%0], %1;" :: "r"(0x7ffffff0), "r"(i) : "memory"); }
+        asm volatile("mov.u32 %0, 1;" : "=r"(later));
+    }
+"""
+
 
 @dataclass(frozen=True)
 class Wrong:
@@ -94,6 +103,7 @@ MISTAKES = {
         "out of bounds",
         (64, 8, 64),
     ),
+    "a counter that falls below 0": Wrong(((BEGIN, DOWN + BEGIN),), frozenset({"memory"}), "out of bounds", (64, 8, 64)),
 }
 
 
@@ -144,4 +154,18 @@ def test_products_of_two_shapes_share_no_result_in_flight() -> None:
     first, second, *_ = re.finditer(r"m64n32k16\.f32\.bf16\.bf16 ([^;]*), p, 1, 1, 0, 0;", binary.ptx)
     ptx = f"{binary.ptx[: second.start()]}m64n32k8.f32.tf32.tf32 {second[1]}, p, 1, 1;{binary.ptx[second.end() :]}"
     assert first[1][: first[1].index("}")] == second[1][: second[1].index("}")]
+    assert "races" not in prove_kernel(plan.sequence, plan.sequence.launches[0], ptx, SECONDS).proved
+
+
+def test_a_counter_may_step_past_the_largest_number_and_come_to_0_again() -> None:
+    """From k = 2^31 - 8191 on, its product of turn 2^19 is in flight when a register of the sum is written."""
+    plan, _ = kernel(())
+    text = render(plan).text.replace("step < work.steps; ++step", "step < k; step += 8192").replace("if (step > 0)", "if (step != 0)")
+    begins, waits = "if (work.steps > 0)", "                mbarrier_wait(full"
+    write = '                if (step == 0) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(accumulators[0][0]));\n'
+    text = text.replace(begins, "if (k > 0)").replace(waits, write + waits)
+    ptx = compile_source(text, architecture=plan.architecture.name, options=COMPILE_OPTIONS, name="kernel.cu", cache=Cache()).ptx
+    small = ptx.replace("8192", "4096")
+    assert small != ptx
+    assert "races" in prove_kernel(plan.sequence, plan.sequence.launches[0], small, SECONDS).proved
     assert "races" not in prove_kernel(plan.sequence, plan.sequence.launches[0], ptx, SECONDS).proved
