@@ -59,7 +59,9 @@ HEAD = "// A tensor's address, extents"
 READ_TABLE = '    asm volatile("nanosleep.u32 %0;" :: "r"(table[n & 15]));\n'
 
 DOWN = """
-    for (int i = k, later = 0; i != -8; --i) {
+    int later = 0;
+    #pragma unroll 1
+    for (int i = k; i != -8; --i) {
         int sum;
         asm volatile("add.s32 %0, %1, 5;" : "=r"(sum) : "r"(i));
         if (later) { if (sum == 3) asm volatile("st.shared.u32 [%0], %1;" :: "r"(0x7ffffff0), "r"(i) : "memory"); }
