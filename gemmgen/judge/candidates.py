@@ -49,7 +49,13 @@ _KINDS: tuple[tuple[type[emulator.EmulatorError], str], ...] = (
     (emulator.UnwrittenRead, "reads-output"),
     (emulator.UndefinedRegister, "reads-output"),
     (emulator.HazardError, "race"),
-    (emulator.UnfinishedCopy, "race"),
+    *((error, "race") for error in (emulator.UnfinishedCopy, emulator.RegisterInFlight, emulator.UnfinishedWgmma)),
+    *((error, "race") for error in (emulator.TensorMemoryInFlight, emulator.UnfinishedTensorOperation)),
+    *((error, "invalid") for error in (emulator.TensorMemoryMisuse, emulator.InvalidMatrix, emulator.InvalidCopy)),
+    *((error, "invalid") for error in (emulator.BarrierMisuse, emulator.ClusterMisuse, emulator.RegisterPoolMisuse)),
+    (emulator.BadAllocation, "invalid"),
+    (emulator.BadLaunch, "fails"),
+    (emulator.ParseError, "unknown"),
     (InFlightRead, "race"),
     (InFlightWrite, "race"),
     (emulator.UnknownInstruction, "unknown"),
@@ -98,6 +104,10 @@ class CandidateFailed(Exception):
     def __init__(self, kind: str, message: str, findings: Sequence[Finding] = ()) -> None:
         super().__init__(message)
         self.kind, self.findings = kind, tuple(findings)
+
+
+class ImpossibleLaunch(CandidateFailed):
+    """A launch that no device takes: the task may not describe the kernel."""
 
 
 class Candidate(Protocol):
@@ -257,6 +267,8 @@ class KernelCandidate:
                 symbols=symbols,
                 arithmetic=conditions.arithmetic,
             )
+        except emulator.BadLaunch as error:
+            raise ImpossibleLaunch("fails", str(error)) from error
         except emulator.EmulatorError as error:
             raise CandidateFailed(kind_of(type(error)), str(error), findings_of(error, (), self.code.text_of)) from error
         if unfinished := tuple(each for each in result.findings if isinstance(each, emulator.UnfinishedCopy)):

@@ -18,6 +18,7 @@ def verdict_page(verdict: Verdict) -> str:
         parts.append(f"<h2>{escape(failure.kind)}</h2><p>It {escape(KINDS[failure.kind])}.</p>")
         parts.append(f"<p>{escape(where)}</p><pre>{escape(failure.message)}</pre>")
     shapes = ", ".join(" ".join(f"{name}={value}" for name, value in shape.items()) for shape in verdict.shapes)
+    parts += [f"<p>Note: {escape(note)}.</p>" for note in verdict.notes]
     parts.append("<h2>Checks</h2><ul>" + "".join(f"<li>{escape(check)}</li>" for check in verdict.checks) + "</ul>")
     parts.append(f"<p>Shapes: {escape(shapes)}. Largest error over its bound: {verdict.worst_ratio:.3g}. Seed: {verdict.seed}.</p>")
     if (times := verdict.times) is not None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.core.elements import ELEMENTS, numpy_type, to_elements, to_numbers
-from gemmgen.core.errors import GemmgenError
+from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.core.formulas import round_up
 from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import FIELD
@@ -29,7 +29,7 @@ from gemmgen.emulator.data_flow import ProgramFlow, flow_of, instructions_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
 from gemmgen.judge import extremes
-from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions, KernelCandidate
+from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions, ImpossibleLaunch, KernelCandidate
 from gemmgen.judge.decisions import Noted
 from gemmgen.judge.reference import Arrays, Question, Reference
 from gemmgen.judge.solving import DRAWS, Solver, Unknown
@@ -76,7 +76,8 @@ KINDS = {
     "reads-device": "computes something else, or launches no kernel, if its device has another name, size or clock, or time another pace",
     "misaligned": "accesses memory at addresses that are not aligned",
     "another-polynomial": "is another polynomial over a finite field",
-    "fails": "ends with an error of its host code",
+    "fails": "ends with an error of its host code, or cannot be launched",
+    "invalid": "uses a barrier, a matrix, a copy, a cluster or registers in a way that their instructions do not allow",
     "fails-on-gpu": "fails on a GPU, or writes beyond its arrays there",
     "wrong-on-gpu": "computes another function on a GPU",
     "wrong-after-timing": "left wrong results in the timed run, or computes wrong results after it from new data",
@@ -190,6 +191,8 @@ class Verdict:
     failures: list[Failure] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     """Checks that were made, in words."""
+    notes: list[str] = field(default_factory=list)
+    """Needs of the candidate that a device may not meet, in words."""
     shapes: list[dict[str, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     """Findings of the emulator, with their places in the source."""
@@ -222,6 +225,7 @@ class Verdict:
             "failures": [{"kind": f.kind, "meaning": KINDS[f.kind], "shape": f.shape, "message": f.message} for f in self.failures],
             **findings_report(self.findings),
             "checks": self.checks,
+            "notes": self.notes,
             "shapes": self.shapes,
             "worst_ratio": round(self.worst_ratio, 4),
             "proofs": self.proofs,
@@ -347,6 +351,8 @@ class Referee:
         try:
             return call()
         except CandidateFailed as failure:
+            if isinstance(failure, ImpossibleLaunch) and sizes in self.given:
+                raise SpecError(f"{', '.join(f'{name}={value}' for name, value in sizes.items())}: {failure}") from None
             if failure.kind not in self.verdict.kinds:
                 self.verdict.findings += failure.findings
             self._fail(failure.kind, sizes, str(failure))
@@ -843,8 +849,8 @@ class Referee:
             with np.errstate(all="ignore"):
                 error = np.abs(got - wanted[name].astype(np.float64))
                 ratio = np.where((got == wanted[name]) | np.isinf(bound), 0.0, error / bound)
-            # An undefined element of either side, or another infinity, is wrong.
-            ratio = np.where(np.isnan(ratio), np.inf, ratio)
+            # An undefined element of one side, or another infinity, is wrong.
+            ratio = np.where(np.isnan(got) & np.isnan(wanted[name].astype(np.float64)), 0.0, np.where(np.isnan(ratio), np.inf, ratio))
             worst = float(ratio.max(initial=0.0))
             if worst <= 1:
                 self.verdict.worst_ratio = max(self.verdict.worst_ratio, worst)
@@ -946,7 +952,7 @@ class Referee:
                 elif starves == "later" and not gives_up and failure.kind == "hangs" and self._waits_for_memory():
                     blocks = math.prod(max(1, evaluate(extent, self.given[0])) for extent in self.task.grid)
                     told = f"blocks wait for later ones: a device must hold all blocks of a launch at once, {blocks} of the first shape"
-                    self.verdict.checks.append(told)
+                    self.verdict.notes.append(told)
                 continue
             self._compare(self.given[0], "ordinary", run, wanted, magnitude, "order-dependent")
             for name, values in usual.outputs.items():

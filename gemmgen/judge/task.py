@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from math import prod
 from pathlib import Path
@@ -98,6 +99,14 @@ class Task(BaseModel):
         return self
 
     @property
+    def names(self) -> frozenset[str]:
+        """Sizes that the task mentions."""
+        sizes = [*self.grid, *self.block, self.shared_bytes, *(extent for argument in self.arrays for extent in argument.shape or ())]
+        sizes += [each.name if each.value is None else each.value for each in self.arguments if each.shape is None]
+        words = {name for word in self.command or () for name in re.findall(r"\{(\w+)\}", word)} - {each.name for each in self.arrays}
+        return frozenset(words).union(*(Formula(size).names for size in sizes if isinstance(size, str)))
+
+    @property
     def arrays(self) -> tuple[Argument, ...]:
         """Arguments with a shape."""
         return tuple(argument for argument in self.arguments if argument.shape is not None)
@@ -119,7 +128,9 @@ def read_task(path: Path) -> Task:
     try:
         return Task.model_validate(fields)
     except ValidationError as error:
-        mistakes = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
+        if not isinstance(fields, dict):
+            raise SpecError(f"{path}: expected fields such as grid, block and arguments") from None
+        mistakes = "; ".join(": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"]))) for e in error.errors()[:5])
         raise SpecError(f"{path}: {mistakes}") from None
 
 
@@ -132,6 +143,8 @@ def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
             name, equals, value = part.partition("=")
             if not equals or not name.strip().isidentifier() or not value.strip().isdecimal() or not value.isascii() or len(value) > 7:
                 raise SpecError(f"--shapes {printable(text, 60)!r}: expected sizes such as m=64,n=48,k=32")
+            if name.strip() in sizes:
+                raise SpecError(f"--shapes {printable(text, 60)!r}: {name.strip()} has two values")
             sizes[name.strip()] = int(value)
         if len(sizes) > MAX_SIZES:
             raise SpecError(f"--shapes {printable(text, 60)!r}: has {len(sizes)} sizes, need at most {MAX_SIZES}")
@@ -150,6 +163,8 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
     Raises ``GemmgenError`` if a given shape is too large to run. Derived shapes that are too large are left out.
     """
     for shape in given:
+        if unknown := (shape.keys() | task.tile.keys() | task.multiples.keys()) - task.names:
+            raise SpecError(f"{printable(min(unknown), 60)} is no size of the task; it has {', '.join(sorted(task.names))}")
         if reason := _breaks_promise(task, shape) or _too_large(task, shape):
             raise SpecError(f"{', '.join(f'{name}={value}' for name, value in shape.items())}: {reason}")
     shapes: list[dict[str, int]] = [dict(shape) for shape in given]
@@ -224,5 +239,8 @@ def _too_large(task: Task, sizes: dict[str, int]) -> str:
             return f"{argument.name} has a negative extent"
         if prod(extents) > MAX_ELEMENTS:
             return f"{argument.name} has {prod(extents):,} elements, need at most {MAX_ELEMENTS:,}"
-    threads = prod(max(1, evaluate(size, sizes)) for size in (*task.grid, *task.block))
+    extents = [evaluate(size, sizes) for size in (*task.grid, *task.block)]
+    if min(extents, default=0) < 0:
+        return f"the launch has a negative extent, {min(extents)}"
+    threads = prod(max(1, extent) for extent in extents)
     return f"a launch has {threads:,} threads, need at most {MAX_THREADS:,}" if threads > MAX_THREADS else ""

@@ -18,7 +18,7 @@ from gemmgen.judge.candidates import CandidateFailed, Conditions, KernelCandidat
 from gemmgen.judge.page import verdict_page
 from gemmgen.judge.referee import KINDS, Failure, Referee, Verdict
 from gemmgen.judge.reference import PythonReference, Question, answers
-from gemmgen.judge.task import Task, parse_shapes
+from gemmgen.judge.task import Task, parse_shapes, read_task
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import load_kernel
 
@@ -37,7 +37,7 @@ from . import (
     triggers,
     unseen,
 )
-from .corpus import GEMM, GEMM_SHAPE, LOOP, ROWS, ROWS_SHAPE, Candidate, exploits, gemm_source, honest
+from .corpus import GEMM, GEMM_SHAPE, LOOP, MAP_SHAPE, ONE, ROWS, ROWS_SHAPE, Candidate, exploits, gemm_source, honest, map_source
 
 REFERENCES = Path(__file__).with_name("references.py")
 MAX_SECONDS = 60
@@ -146,7 +146,7 @@ extern "C" __global__ void candidate(const float* x, float* y, int m, int n) {
 def test_blocks_that_wait_for_later_ones_are_told(direction, needs):
     verdict = verdict_of(Candidate("waits", WAITS_FOR.replace("OTHER", direction), ROWS, "row_sum", ROWS_SHAPE))
     assert verdict.accepted, verdict.failures
-    assert any("must hold all blocks of a launch at once, 6 of the first shape" in check for check in verdict.checks) == needs
+    assert any("must hold all blocks of a launch at once, 6 of the first shape" in check for check in verdict.notes) == needs
 
 
 def test_waits_without_end_do_not_give_up():
@@ -235,6 +235,44 @@ def test_a_reference_that_fails_is_told_in_one_line(tmp_path, body, told):
     else:
         assert found[0]["C"].dtype.kind == "U"
         assert not told
+
+
+@pytest.mark.parametrize(
+    ("fields", "shape", "told"),
+    [
+        ({"block": [2000]}, GEMM_SHAPE, "has 2000 threads; the limits are"),
+        ({"block": []}, GEMM_SHAPE, "block must be one to three integers"),
+        ({"arguments": GEMM["arguments"][:3]}, "m=16,n=24,k=32", "m=16, n=24, k=32: bad launch: candidate takes 6 arguments, got 3"),
+        ({"shared_bytes": 10**9}, GEMM_SHAPE, "bytes of shared memory"),
+        ({"grid": [-4]}, GEMM_SHAPE, "the launch has a negative extent, -4"),
+        ({"tile": {"q": 8}}, GEMM_SHAPE, "q is no size of the task; it has k, m, n"),
+        ({}, f"{GEMM_SHAPE},q=3", "q is no size of the task"),
+        ({}, f"{GEMM_SHAPE},k=3", "k has two values"),
+    ],
+)
+def test_a_task_that_does_not_fit_is_told(files, fields, shape, told):
+    (files / "task.yaml").write_text(yaml.safe_dump(GEMM | fields))
+    options = ["--task", str(files / "task.yaml"), "--reference", f"{REFERENCES}:gemm", "--shapes", shape]
+    result = CliRunner().invoke(cli, ["judge", str(files / "good.cu"), *options])
+    assert (result.exit_code, told in result.output) == (2, True), result.output
+
+
+def test_a_task_that_is_no_mapping_is_told(tmp_path):
+    (tmp_path / "task.yaml").write_text("")
+    with pytest.raises(SpecError, match=r"task.yaml: expected fields such as grid, block and arguments"):
+        read_task(tmp_path / "task.yaml")
+
+
+def test_results_may_be_undefined_where_the_reference_has_them(tmp_path):
+    reference = "import numpy as np\ndef f(sizes, arrays):\n    y = np.sqrt(arrays['x'])\n"
+    (tmp_path / "reference.py").write_text(f"{reference}    return {{'y': y, 'y_bound': np.nan_to_num(np.abs(y)) * 2.0**-22}}\n")
+    for source, accepted in (("sqrtf(x[i])", True), ("sqrtf(fabsf(x[i]))", False)):
+        code = load_kernel(
+            map_source(f"if (i < n) y[i] = {source};").replace("const float* z, ", ""), "a.cu", Path(), CompileOptions("sm_80")
+        )
+        task, source_of_results = Task.model_validate(ONE), PythonReference(tmp_path / "reference.py", "f")
+        verdict = Referee(KernelCandidate(code, task), task, source_of_results, parse_shapes((MAP_SHAPE,)), seed=1).judge()
+        assert verdict.accepted == accepted, verdict.failures
 
 
 @pytest.mark.parametrize("text", ["m", "m=", "m=1,n=x", "m=-1", "=3", "m=99999999"])

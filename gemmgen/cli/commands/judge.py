@@ -117,6 +117,8 @@ def _print(verdict: Verdict) -> None:
     if (times := verdict.times) is not None:
         beside = f", {times.peer} {times.peer_us:.2f} us" if times.peer_us is not None else f" ({times.peer})"
         click.echo(printable(f"{times.device}: {times.candidate_us:.2f} us{beside}"))
+    for note in verdict.notes:
+        click.echo(printable(f"note: {note}"))
     if proved := [name for name, status in verdict.proofs.items() if status == "proved"]:
         click.echo(f"proved for every problem: {', '.join(proved)}")
     if verdict.accepted:
