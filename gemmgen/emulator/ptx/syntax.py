@@ -12,27 +12,11 @@ if TYPE_CHECKING:
     from gemmgen.emulator.errors import ParseError
 
 TYPE_BYTES = {
-    "b8": 1,
-    "u8": 1,
-    "s8": 1,
-    "b16": 2,
-    "u16": 2,
-    "s16": 2,
-    "f16": 2,
-    "bf16": 2,
-    "b32": 4,
-    "u32": 4,
-    "s32": 4,
-    "f32": 4,
-    "f16x2": 4,
-    "bf16x2": 4,
-    "b64": 8,
-    "u64": 8,
-    "s64": 8,
-    "f64": 8,
-    "f32x2": 8,
+    **dict.fromkeys(("b8", "u8", "s8", "pred"), 1),
+    **dict.fromkeys(("b16", "u16", "s16", "f16", "bf16"), 2),
+    **dict.fromkeys(("b32", "u32", "s32", "f32", "f16x2", "bf16x2"), 4),
+    **dict.fromkeys(("b64", "u64", "s64", "f64", "f32x2"), 8),
     "b128": 16,
-    "pred": 1,
 }
 
 
