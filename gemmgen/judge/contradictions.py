@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.elements import ELEMENTS, to_numbers
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.data_flow import instructions_of
@@ -376,23 +376,28 @@ class _Net:
         first = self._product_of(case, base)
         if first is None:
             return
-        order = rng.permutation(problem[product.dimension])
-        permuted = {name: np.take(base[name], order, product.operands[name].index(product.dimension)) for name in base}
-        tries = [(permuted, np.ones(first.shape, np.bool_))]
+        depth, along = problem[product.dimension], {name: axes.index(product.dimension) for name, axes in product.operands.items()}
+        order = rng.permutation(depth)
+        signs = 1.0 - 2.0 * rng.integers(0, 2, depth)
+        spread = {name: np.expand_dims(signs, tuple({*range(base[name].ndim)} - {along[name]})) for name in base}
+        everywhere = np.ones(first.shape, np.bool_)
+        tries = [({name: np.take(base[name], order, along[name]) for name in base}, everywhere)]
+        if all(ELEMENTS[kind].is_float or kind[0] == "s" for kind in product.types.values()):
+            tries.append(({name: base[name] * spread[name] for name in base}, everywhere))
         for name, axes in product.operands.items():
             # Half of the operand's lines along k change, and with them only the results of these lines.
             keeps = rng.random([1 if axis == product.dimension else problem[axis] for axis in axes]) < 0.5
             changed = rng.integers(-2, 3, shapes[name]).astype(np.float64)
             lines = np.take(keeps, 0, axes.index(product.dimension))
             left = [axis for axis in axes if axis != product.dimension]
-            spread = lines.transpose(np.argsort([product.results[result].index(axis) for axis in left]))
+            lines = lines.transpose(np.argsort([product.results[result].index(axis) for axis in left]))
             beside = tuple(place for place, axis in enumerate(product.results[result]) if axis not in left)
             tries.append(
-                ({**base, name: np.where(keeps, base[name], changed)}, np.broadcast_to(np.expand_dims(spread, beside), first.shape))
+                ({**base, name: np.where(keeps, base[name], changed)}, np.broadcast_to(np.expand_dims(lines, beside), first.shape))
             )
         for arrays, unchanged in tries:
             other = self._product_of(case, arrays)
-            if other is not None and (differs := np.argwhere(unchanged & (other != first))).size:
+            if other is not None and (differs := np.argwhere(unchanged & _differ(first, other))).size:
                 at = "".join(f"[{number}]" for number in differs[0])
                 yield _Contradiction("coverage", 0, f"for {_shown(problem)}: {_INVARIANT}: {result}{at}")
                 return
@@ -407,13 +412,19 @@ class _Net:
             yield _Contradiction("coverage", 0, f"for {_shown(problem)}: {result}{at} is the same for all operands")
 
     def _product_of(self, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
-        """The bits of the result for some operands; None if the run fails."""
+        """The result for some operands; None if the run fails."""
         memory = self._memory(case)
         for name, array in arrays.items():
             memory[name].fill(array)
         _, error = self._run(case, memory, False)
         (result,) = (piece for piece in memory.values() if piece.array.writes)
-        return None if error is not None else result.view.copy().view(f"u{result.view.itemsize}")
+        return None if error is not None else to_numbers(result.array.type, result.view).astype(np.float64)
+
+
+def _differ(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """True for finite numbers that are not equal: others may be quotients by a 0 of either sign."""
+    differ: npt.NDArray[np.bool_] = np.isfinite(one) & np.isfinite(other) & (one != other)
+    return differ
 
 
 def _shown(problem: Mapping[str, int]) -> str:

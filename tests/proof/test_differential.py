@@ -137,6 +137,7 @@ MISTAKES = {
     "another index of B": ("B[p * n", "B[(p ^ 1 < k ? p ^ 1 : p) * n"),
     "another row from 64 columns on": ("A[r * k", "A[(n > 64 ? 0 : r) * k"),
     "the next column": ("B[p * n + c]", "B[p * n + (c + 1 < n ? c + 1 : c)]"),
+    "a number for A": ("A[r * k + p]", "5.0f"),
     "no sum at all": ("s > 0 ? s : 0", "r"),
 }
 EPILOGUES = ("s > 0 ? s : 0", "fminf(s, -1e6f)", "s > 100 ? 1 : 0")
