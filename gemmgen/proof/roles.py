@@ -44,6 +44,7 @@ from gemmgen.proof.symbols import (
     negation_free,
     open_parts,
     replaced,
+    signed,
     under,
     without_beginning,
 )
@@ -309,7 +310,7 @@ class Runner:
             elif grows and base.low and step != 1:  # below its limit, a larger step may lead beyond all numbers
                 self.beginnings.add((step, limit))
             return self._renamed(roles, counter, name, grows), self._about(facts, counter, name), name, grows, step
-        if isinstance(counter, int) and counter > FEW_ITERATIONS:
+        if isinstance(counter, int) and signed(counter, 64 if comparison.operation.endswith("64") else 32) > FEW_ITERATIONS:
             low = FEW_ITERATIONS if facts[comparison] and comparison.operation == "lt.s32" else 0
             name = Expression("counter", (low, limit), low)
             changed = []

@@ -69,6 +69,14 @@ DOWN = """
     }
 """
 
+UP = """
+    int i = -5;
+    #pragma unroll 1
+    do {
+        asm volatile("{ .reg .pred p; setp.eq.s32 p, %1, 0; @p st.shared.u32 [%0], %1; }" :: "r"(0x7ffffff0), "r"(i) : "memory");
+    } while (++i < k);
+"""
+
 
 @dataclass(frozen=True)
 class Wrong:
@@ -105,6 +113,7 @@ MISTAKES = {
         "out of bounds",
         (64, 8, 64),
     ),
+    "a counter that rises from below 0": Wrong(((BEGIN, UP + BEGIN),), frozenset({"memory"}), "out of bounds", (64, 8, 64)),
     "a counter that falls below 0": Wrong(((BEGIN, DOWN + BEGIN),), frozenset({"memory"}), "out of bounds", (64, 8, 64)),
 }
 
