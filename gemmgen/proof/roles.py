@@ -304,7 +304,7 @@ class Runner:
                 return roles, facts, None, False, None
             grows = base.operation == "counter"
             name = base if grows else Expression("counter", (base, step, limit))
-            forward = comparison.operation == "lt.s32" and isinstance(step, int) and 0 < step < 1 << 16
+            forward = comparison.operation == "lt.s32" and isinstance(step, int) and 0 < step < 1 << 16 and base.arguments[1:] == (limit,)
             if grows and base.low and not (facts[comparison] and forward):  # it may overflow from here on, or fall
                 name, grows = Expression("counter", (0, limit)), False
             elif grows and base.low and step != 1:  # below its limit, a larger step may lead beyond all numbers
