@@ -5,9 +5,12 @@ Such a load may see an unordered write, now or on a later iteration. For any oth
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from gemmgen.core.graphs import reached
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.program_properties import of_program
-from gemmgen.emulator.ptx.syntax import Instruction, registers_of, sources_of, written_by
+from gemmgen.emulator.ptx.syntax import Instruction, registers_of, sources_of, writers_of, written_by
 
 
 class Polling:
@@ -18,21 +21,16 @@ class Polling:
         self._deciding = self._registers()
 
     def _registers(self) -> frozenset[str]:
-        deciding: set[str] = set()
-        for block in self._loops:
-            if block.terminator is not None and block.terminator.guard is not None:
-                deciding.add(block.terminator.guard.name)
-        grew = bool(deciding)
-        while grew:
-            before = len(deciding)
-            for block in self._loops:
-                for inst in block.body:
-                    if not deciding.isdisjoint(written_by(inst)):
-                        deciding.update(register.name for operand in sources_of(inst) for register in registers_of(operand))
-                        if inst.guard is not None:
-                            deciding.add(inst.guard.name)
-            grew = len(deciding) > before
-        return frozenset(deciding)
+        ends = [block.terminator for block in self._loops if block.terminator is not None]
+        writers = writers_of(inst for block in self._loops for inst in block.body)
+
+        def sources(name: str) -> Iterator[str]:
+            for inst in writers.get(name, ()):
+                yield from (register.name for operand in sources_of(inst) for register in registers_of(operand))
+                if inst.guard is not None:
+                    yield inst.guard.name
+
+        return frozenset(reached((end.guard.name for end in ends if end.guard is not None), sources))
 
     def waits_with(self, load: Instruction) -> bool:
         """True if the loaded value decides on another iteration of its loop."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from gemmgen.core.graphs import reached
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.control import Terminator
 from gemmgen.emulator.geometry import Lanes
@@ -72,15 +73,12 @@ def tainted_by(program: Program, registers: Iterable[str]) -> frozenset[str]:
     tainted = set(registers)
     if not tainted:
         return frozenset()
-    grew = True
-    while grew:
-        grew = False
-        for block in program.blocks:
-            for inst in block.body:
-                if any(name in tainted for name in _read_registers(inst)) and not tainted.issuperset(written_by(inst)):
-                    tainted.update(written_by(inst))
-                    grew = True
-    return frozenset(tainted)
+    results: dict[str, set[str]] = {}
+    for block in program.blocks:
+        for inst in block.body:
+            for name in _read_registers(inst):
+                results.setdefault(name, set()).update(written_by(inst))
+    return frozenset(reached(tainted, lambda name: results.get(name, ())))
 
 
 def _not_definitely_assigned(program: Program) -> set[str]:
