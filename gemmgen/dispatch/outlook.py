@@ -69,13 +69,13 @@ class Outlook:
         placed, alike, timed = _places(self._request.kind)[0], self._alike, self._timed
         instances = _of_chip(self._request.kind, self._architecture.name)
         near = [one for one in instances if one.label in alike or one.label not in placed or one.name in timed]
-        found = [one for one in near if self.is_promising(one)]
+        likely = [one for one in near if self.is_promising(one)]
         if not self._whole or not self._near:
-            return found
-        certain, ratios = {one.label for one in found if one.label in alike or one.name in timed}, self._ratios
-        ranked = sorted((one for one in found if one.label not in certain), key=lambda one: ratios.get(one.name, math.inf))
+            return likely
+        certain, ratios = {one.label for one in likely if one.label in alike or one.name in timed}, self._ratios
+        ranked = sorted((one for one in likely if one.label not in certain), key=lambda one: ratios.get(one.name, math.inf))
         certain |= {one.label for one in ranked[:OTHERS]}
-        return [one for one in found if one.label in certain]
+        return [one for one in likely if one.label in certain]
 
     @cached_property
     def _alike(self) -> dict[str, float]:

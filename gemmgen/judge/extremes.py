@@ -52,7 +52,7 @@ def flushed(arrays: Arrays, sizes: dict[str, int]) -> float:
 def stand_ins(arrays: Arrays, *, finite: bool) -> list[Arrays]:
     """The same inputs with numbers of the array's largest moderate magnitude in place of infinite ones, and of both signs in place of
     undefined ones. Without ``finite`` tiny numbers are zero and huge ones are limited, too."""
-    found: list[Arrays] = []
+    variants: list[Arrays] = []
     for sign in (1, -1):
         replaced: Arrays = {}
         for name, each in arrays.items():
@@ -63,8 +63,8 @@ def stand_ins(arrays: Arrays, *, finite: bool) -> list[Arrays]:
                 if not finite:
                     numbers = np.clip(np.where(np.abs(numbers) < MODERATE[0], 0.0, numbers), -MODERATE[1], MODERATE[1])
                 replaced[name] = numbers
-        found.append(replaced)
-    return found
+        variants.append(replaced)
+    return variants
 
 
 def allowance_of_stand_ins(value: Floats, results: list[tuple[Floats, Floats]]) -> Floats:

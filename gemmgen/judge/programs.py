@@ -355,8 +355,8 @@ def own_counter(program: Path) -> str:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = _COUNTERS.search(done.stdout)
-    return found[1] if found else ""
+    match = _COUNTERS.search(done.stdout)
+    return match[1] if match else ""
 
 
 @contextmanager

@@ -425,8 +425,10 @@ class Referee:
         sums = [
             name for name, array in of_ones.items() if array.size and array.min() == array.max() and array.flat[0] in self.given[0].values()
         ]
-        found = iter(counts)
-        return [None if problem is None else {name: array for name, array in next(found).items() if name in sums} for problem in problems]
+        by_problem = iter(counts)
+        return [
+            None if problem is None else {name: array for name, array in next(by_problem).items() if name in sums} for problem in problems
+        ]
 
     def _check_text(self) -> None:
         for text in self.candidate.texts():
@@ -576,8 +578,8 @@ class Referee:
         shapes: dict[tuple[int, ...], dict[str, int]] = {}
         for inst, answer in noted.one_sided(answers):
             with suppress(Unknown):
-                found = solver.gives(inst, not answer)
-                places = np.flatnonzero(np.broadcast_to(found, DRAWS))
+                gives = solver.gives(inst, not answer)
+                places = np.flatnonzero(np.broadcast_to(gives, DRAWS))
                 cost = np.prod([values[places].astype(np.float64) for values in drawn.values()], axis=0)
                 solved = ({name: int(values[place]) for name, values in drawn.items()} for place in places[np.argsort(cost)[:_GUESSES]])
                 fitting = [sizes for sizes in solved if fits(self.task, sizes)]
@@ -1215,13 +1217,13 @@ def _with_magnitudes(questions: list[Question]) -> list[Question]:
 
 def _with_remainders(factors: Sequence[int], literals: Sequence[int]) -> Iterator[int]:
     """Sizes that leave a literal as the remainder by a factor, and numbers beside those."""
-    found: dict[int, None] = {}
+    sizes: dict[int, None] = {}
     for literal in (value for value in literals if 0 < value < _MAX_LITERAL):
-        found |= dict.fromkeys((literal, literal + 1))
+        sizes |= dict.fromkeys((literal, literal + 1))
     for factor, literal in itertools.product(factors, literals):
         if 0 < literal < factor:
-            found[factor + literal] = None
-    yield from found
+            sizes[factor + literal] = None
+    yield from sizes
 
 
 def _raise(failure: CandidateFailed) -> None:

@@ -87,11 +87,11 @@ class Solver:
     def gives(self, decision: Instruction, answer: bool) -> Values:
         """Combinations for which a decision is made with this answer. Raises ``Unknown``."""
         with np.errstate(all="ignore"):
-            found = np.asarray(self._result(decision, 0) == answer, np.bool_)
+            holds = np.asarray(self._result(decision, 0) == answer, np.bool_)
             for guard, is_true in self._guards_of(decision):
                 with suppress(Unknown):
-                    found = found & (self._register(guard, 0) == is_true)
-        return found
+                    holds = holds & (self._register(guard, 0) == is_true)
+        return holds
 
     def _guards_of(self, inst: Instruction) -> Iterator[tuple[str, bool]]:
         """The predicates of the last branches on the only way to an instruction, each with the value by which it gets there."""
@@ -176,9 +176,9 @@ class Solver:
             compared = inst.first_of(tuple(_COMPARED))
             if compared is None:
                 raise Unknown
-            found = _COMPARED[compared](one, other)
+            holds = _COMPARED[compared](one, other)
             by = inst.first_of(tuple(_JOINED))
-            return np.asarray(_JOINED[by](found, joined[0]) if by is not None and joined else found)
+            return np.asarray(_JOINED[by](holds, joined[0]) if by is not None and joined else holds)
         is_wide = inst.has("wide")
         values = [self._of(each, "s64" if is_wide and place == 2 else kind, depth) for place, each in enumerate(inst.operands[1:])]
         return _as(self._computed(inst, kind, values), "s64" if is_wide else kind)

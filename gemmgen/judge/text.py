@@ -99,14 +99,14 @@ _OF_COUNT: Mapping[str, Callable[[int], tuple[int, ...]]] = {
 def limits_of(program: Program) -> list[int]:
     """The integers that a kernel compares something with, and those from which on a bit that it shifts to the lowest place, or takes by a
     mask, is set; where it counts bits, numbers for which a count is one of these integers."""
-    found = dict.fromkeys((*integers_of(program), *numbers_of_counts(program)))
+    limits = dict.fromkeys((*integers_of(program), *numbers_of_counts(program)))
     for inst in instructions_of(program):
         by = inst.operands[2] if inst.opcode in ("shr", "and") and len(inst.operands) > 2 else None
         if isinstance(by, Integer) and inst.opcode == "shr" and 0 < by.value < 32:
-            found[1 << by.value] = None
+            limits[1 << by.value] = None
         elif isinstance(by, Integer) and by.value:
-            found[by.value & -by.value] = None
-    return list(found)
+            limits[by.value & -by.value] = None
+    return list(limits)
 
 
 def numbers_of_counts(program: Program) -> list[int]:
@@ -123,11 +123,11 @@ def counts_of_blocks(program: Program) -> list[int]:
 
 def factors_of(program: Program) -> list[int]:
     """The integer literals that a kernel multiplies, divides or takes remainders by, and those that it compares something with."""
-    found = dict.fromkeys(integers_of(program))
+    factors = dict.fromkeys(integers_of(program))
     for inst in instructions_of(program):
         if inst.opcode in ("mul", "mad", "div", "rem") and not inst.has("wide"):
-            found |= dict.fromkeys(operand.value for operand in inst.operands[1:3] if isinstance(operand, Integer))
-    return [value for value in found if 2 < value < _MAX_FACTOR]
+            factors |= dict.fromkeys(operand.value for operand in inst.operands[1:3] if isinstance(operand, Integer))
+    return [value for value in factors if 2 < value < _MAX_FACTOR]
 
 
 def bits_of_approximation(program: Program) -> Instruction | None:

@@ -125,9 +125,9 @@ class ClusterRunner(Runner):
         if instruction.opcode == "mapa":
             return self._elsewhere(instruction, contents)
         if len(contents) == 2 and isinstance(contents[0], Expression) and isinstance(contents[1], int):
-            found = self._of_index(instruction, contents[0], contents[1])
-            if found is not None:
-                return found
+            content = self._of_index(instruction, contents[0], contents[1])
+            if content is not None:
+                return content
         return super()._result_of(instruction, contents)
 
     def _of_index(self, instruction: Instruction, content: Expression, number: int) -> Content | None:
@@ -241,24 +241,24 @@ class ClusterRing(Ring):
 
     def met(self, roles: Sequence[Role], facts: Facts) -> Sequence[State]:
         """The states of all roles behind a barrier of the cluster."""
-        found = [state for state in self.together([role.monitor for role in roles], True, facts) if isinstance(state, State)]
+        settled = [state for state in self.together([role.monitor for role in roles], True, facts) if isinstance(state, State)]
         if all(roles[0].threads):
             self.teams.setdefault(roles[0].threads, (0,) * len(roles[0].threads))
-        interval = found[0].interval
-        if any(state.interval != interval or not state.arrived for state in found) or interval >= MAX_INTERVALS:
+        interval = settled[0].interval
+        if any(state.interval != interval or not state.arrived for state in settled) or interval >= MAX_INTERVALS:
             raise Unliftable(None, "barriers of the cluster that not all threads come to in turn, or too many")
-        self.found.note("progress", ("barrier of the cluster", interval), True, "")
+        self.findings.note("progress", ("barrier of the cluster", interval), True, "")
         bytes_ = np.zeros(self.shared_bytes, np.bool_)
-        for state in found:
+        for state in settled:
             for number in state.plain | state.fenced_stores | state.visible | state.older:
                 bytes_ |= self._owners[number][0] >= 0
         self.written[interval] = self.written[interval] & bytes_ if interval in self.written else bytes_
-        delivered = frozenset[int]().union(*[state.delivered for state in found])
+        delivered = frozenset[int]().union(*[state.delivered for state in settled])
         self.delivered[interval] = self.delivered.get(interval, delivered) & delivered
-        started = all(state.started for state in found)
+        started = all(state.started for state in settled)
         if not started:
-            only = found[0]
-            if len(found) > 1 and self._has_ring:
+            only = settled[0]
+            if len(settled) > 1 and self._has_ring:
                 raise Unliftable(None, "threads part before the barriers are initialised")
             if only.barriers and not only.fenced:
                 raise Unliftable(None, "barriers are not visible to the copy engine when the cluster meets")
@@ -279,21 +279,21 @@ class ClusterRing(Ring):
                 loads=frozenset(),
                 left=frozenset(),
             )
-            for state in found
+            for state in settled
         ]
 
     def together(self, states: Sequence[object], complete: bool, facts: Mapping[Expression, bool]) -> Sequence[object]:
         """All roles have used the ring as often since the last time."""
-        found = [self._closed(state) for state in states if isinstance(state, State)]
+        closed = [self._closed(state) for state in states if isinstance(state, State)]
         if complete:
-            self.tempo.append(tuple(sorted(state.uses for state in found if state.fills or state.reads)))
-        return super().together(found, complete, facts)
+            self.tempo.append(tuple(sorted(state.uses for state in closed if state.fills or state.reads)))
+        return super().together(closed, complete, facts)
 
     def finished(self, state: object, role: Role, facts: Mapping[Expression, bool]) -> None:
         """Nothing is held and nothing in flight at the end."""
         assert isinstance(state, State)
         self.meetings.add(state.interval)
-        self.found.note("progress", ("arrived", role.threads), not state.arrived, "a thread ends between an arrival and its wait")
+        self.findings.note("progress", ("arrived", role.threads), not state.arrived, "a thread ends between an arrival and its wait")
         super().finished(self._closed(state), role, facts)
 
     # -- the ring ----------------------------------------------------------------------------------------------
@@ -314,10 +314,10 @@ class ClusterRing(Ring):
 
     def _filled(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
         target, source, barrier = instruction.operands[:3]
-        found = self._map(instruction, source, values)
-        self.fetched_maps.add(found.name)
-        start, address, size = values.of(target), values.of(barrier), box_bytes(found)
-        if row_pitch(found) != row_bytes(found):
+        tensor_map = self._map(instruction, source, values)
+        self.fetched_maps.add(tensor_map.name)
+        start, address, size = values.of(target), values.of(barrier), box_bytes(tensor_map)
+        if row_pitch(tensor_map) != row_bytes(tensor_map):
             raise Unliftable(instruction, "boxes with gaps between their rows are not modelled as stages")
         if not isinstance(start, int) or not isinstance(address, int) or threads != role.threads:
             raise Unliftable(instruction, "a copy whose place is not known")
@@ -334,7 +334,7 @@ class ClusterRing(Ring):
         self._ring(instruction, state.promised > 0 and self._learned(self.full, slot, address), "not a copy to the slot that is filled")
         self._ring(instruction, self._copying.setdefault((start, size), blocks) == blocks, "a copy to other blocks than before")
         apart = all(start + size <= other or other + length <= start for other, length in state.filled)
-        self.found.note("races", ("boxes", instruction.line), apart, "overlaps another copy of its slot", instruction)
+        self.findings.note("races", ("boxes", instruction.line), apart, "overlaps another copy of its slot", instruction)
         return replace(state, filled=(*state.filled, (start, size)))
 
     def _uses_others(self, state: State, instruction: Instruction, blocks: frozenset[int]) -> None:
@@ -381,15 +381,15 @@ class ClusterRing(Ring):
         """Thread, block and address in that block of each thread's access."""
         if not isinstance(content, int | tuple):
             raise Unliftable(instruction, "an address in the cluster that is not known")
-        found = []
+        accesses = []
         for thread, here in enumerate(threads):
             if here:
                 window, address = divmod(content if isinstance(content, int) else content[thread], WINDOW)
                 block = window - 1 if window else self.rank
                 if not 0 <= block < self.blocks:
                     raise Unliftable(instruction, "a block that is not in the cluster")
-                found.append((thread, block, address))
-        return found
+                accesses.append((thread, block, address))
+        return accesses
 
     def _counted(self, counts: Mapping[int, int]) -> None:
         """Arrivals of all blocks are counted together."""
@@ -419,7 +419,7 @@ class ClusterRing(Ring):
                             raise Unliftable(instruction, "outside of shared memory, or not aligned")
                         part = owners[address - SHARED_BASE : address - SHARED_BASE + size]
                         if stores and (part >= 0).any():
-                            self.found.note(
+                            self.findings.note(
                                 "races", ("one store", instruction.line), False, "two threads store the same bytes", instruction
                             )
                         part[:] = thread
@@ -437,7 +437,7 @@ class ClusterRing(Ring):
         return super()._loaded(state, instruction, number)
 
     def _unwritten(self, state: State, instruction: Instruction, bytes_: Bytes) -> None:
-        self.found.checked["initialised"].add(instruction.line)
+        self.findings.checked["initialised"].add(instruction.line)
         if bytes_.any():
             self.awaited.append((instruction, state.interval, bytes_))
 
@@ -465,15 +465,15 @@ def follow_cluster(
     blocks = launch.cluster[0]
 
     def run(fills: Sequence[Mapping[int, tuple[tuple[int, int], ...]]]) -> list[tuple[ClusterRing, ClusterRunner]]:
-        found = []
+        runs = []
         for rank in range(blocks):
             ring = ClusterRing(sequence, launch, function, size, fills[rank], rank, blocks)
             ring.product_registers = product_registers(function)
             runner = ClusterRunner(function, launch.block, ring, check_time)
             runner.shared, runner.decides = name, decides
             runner.run()
-            found.append((ring, runner))
-        return found
+            runs.append((ring, runner))
+        return runs
 
     first = run([{} for _ in range(blocks)])
     fills = _fills([ring for ring, _ in first])
@@ -516,7 +516,7 @@ def _fills(rings: Sequence[ClusterRing]) -> list[dict[int, tuple[tuple[int, int]
     slots = {tuple(sorted(ring.copies)) for ring in rings}
     if len(slots) != 1:
         raise Unliftable(None, "the blocks of a cluster fill different slots")
-    found: list[dict[int, tuple[tuple[int, int], ...]]] = []
+    by_block: list[dict[int, tuple[tuple[int, int], ...]]] = []
     for mine in rings:
         regions: dict[int, tuple[tuple[int, int], ...]] = {}
         for slot, (promised, _) in mine.copies.items():
@@ -526,13 +526,13 @@ def _fills(rings: Sequence[ClusterRing]) -> list[dict[int, tuple[tuple[int, int]
             if any(start + size > following for (start, size), (following, _) in pairwise(here)):
                 raise Unliftable(None, "copies of two blocks to a slot overlap")
             regions[slot] = tuple(here)
-        found.append(regions)
-    return found
+        by_block.append(regions)
+    return by_block
 
 
 def _settle_ring(rings: Sequence[ClusterRing], runners: Sequence[ClusterRunner]) -> None:
     """Copies and releases of all blocks of a cluster fit together."""
-    found = rings[0].found
+    findings = rings[0].findings
     layouts = {(ring.barriers, tuple(ring.full), tuple(ring.empty)) for ring in rings}
     if len(layouts) != 1:
         raise Unliftable(None, "the blocks of a cluster have different barriers")
@@ -557,28 +557,30 @@ def _settle_ring(rings: Sequence[ClusterRing], runners: Sequence[ClusterRunner])
         counts[each] == arrivals[rank] for each in first.empty for rank in arrivals
     )
     for name in ("races", "progress", "initialised"):
-        found.note(
+        findings.note(
             name, "arrivals", fine, f"slots are released by {arrivals[0]} arrivals, and their barriers count {counts[first.empty[0]]}"
         )
-        found.note(name, "releases", same, "the blocks that a filler copies to are not those whose readers release its slots")
+        findings.note(name, "releases", same, "the blocks that a filler copies to are not those whose readers release its slots")
     if any(copied[rank] != {rank} for rank in copied):
         ways = {
             (tuple((s.before, s.after, s.comparison, s.outcome) for s in runner.steps), tuple(ring.tempo))
             for ring, runner in _pairs(rings, runners)
         }
         for name in ("races", "progress", "initialised"):
-            found.note(name, "one way", len(ways) == 1, "the blocks of a cluster may take different decisions")
+            findings.note(name, "one way", len(ways) == 1, "the blocks of a cluster may take different decisions")
 
 
 def _settle_cluster(rings: Sequence[ClusterRing]) -> None:
     """The blocks of a cluster meet equally often, and their uses of each other's memory are in order."""
-    found = rings[0].found
+    findings = rings[0].findings
     meetings = set[int]().union(*[ring.meetings for ring in rings])
-    found.note("progress", "barriers of the cluster", len(meetings) == 1, "threads may pass different numbers of barriers of the cluster")
+    findings.note(
+        "progress", "barriers of the cluster", len(meetings) == 1, "threads may pass different numbers of barriers of the cluster"
+    )
     last = max(ring.last_far for ring in rings)
     for name in ("memory", "races", "progress"):
         why = "a block may end while another one of its cluster uses its memory"
-        found.note(name, "end of the cluster", all(last < number for number in meetings), why)
+        findings.note(name, "end of the cluster", all(last < number for number in meetings), why)
     _settle_far(rings)
 
 
@@ -588,7 +590,7 @@ def _pairs(rings: Sequence[ClusterRing], runners: Sequence[ClusterRunner]) -> li
 
 def _settle_far(rings: Sequence[ClusterRing]) -> None:
     """No two accesses to a block's memory in one interval meet, and bytes are stored before they are read."""
-    found, threads = rings[0].found, rings[0].launch.threads
+    findings, threads = rings[0].findings, rings[0].launch.threads
     for mine in rings:
         far = [(ring.rank, each) for ring in rings for each in ring.far if each.target == mine.rank]
         for interval in {each.interval for _, each in far}:
@@ -602,7 +604,7 @@ def _settle_far(rings: Sequence[ClusterRing]) -> None:
                     owners = np.where(each.owners >= 0, each.owners + rank * threads, -1)
                     meets = ((writer >= 0) & (owners >= 0) & (writer != owners)).any() or (near & (owners >= 0)).any()
                     why = "meets another access to this block's memory without a barrier of the cluster"
-                    found.note("races", ("far", each.instruction.line, rank, interval), not meets, why, each.instruction)
+                    findings.note("races", ("far", each.instruction.line, rank, interval), not meets, why, each.instruction)
                     if stores:
                         writer = np.where(owners >= 0, owners, writer).astype(np.int32)
         ready = np.zeros(mine.shared_bytes, np.bool_)
@@ -610,7 +612,7 @@ def _settle_far(rings: Sequence[ClusterRing]) -> None:
             for _, each in far:
                 if not each.stores and each.interval == interval:
                     missing = (each.owners >= 0) & ~ready
-                    found.note(
+                    findings.note(
                         "initialised",
                         ("far", each.instruction.line),
                         not missing.any(),
@@ -619,7 +621,7 @@ def _settle_far(rings: Sequence[ClusterRing]) -> None:
                     )
             for instruction, when, bytes_ in mine.awaited:
                 if when == interval:
-                    found.note(
+                    findings.note(
                         "initialised", instruction.line, not (bytes_ & ~ready).any(), "reads bytes that were not written", instruction
                     )
             ready |= mine.written.get(interval, np.zeros(mine.shared_bytes, np.bool_))
@@ -651,13 +653,13 @@ def _as_one(rings: Sequence[ClusterRing]) -> Ring:
     for ring in rings:
         rank = ring.rank
         sends |= {replace(sent, thread=sent.thread + threads * rank) for sent in ring.sends}
-        for role, found in ring.iterations.items():
+        for role, counted in ring.iterations.items():
             iterations[all_of(role, rank)] = {
                 Iteration(
                     all_of(iteration.threads, rank),
                     frozenset((line, tuple(wide(each, rank) for each in places)) for line, places in iteration.boxes),
                 )
-                for iteration in found
+                for iteration in counted
             }
         ends |= {all_of(role, rank): facts for role, facts in ring.ends.items()}
         whole.used_maps |= ring.used_maps
@@ -665,8 +667,8 @@ def _as_one(rings: Sequence[ClusterRing]) -> Ring:
         whole.fetched_maps |= ring.fetched_maps
         whole.direct |= ring.direct
         for name in PROPERTIES:
-            whole.found.checked[name] |= {(rank, what) for what in ring.found.checked[name]} if rank else set()
-            whole.found.reasons[name] += [reason for reason in ring.found.reasons[name] if reason not in whole.found.reasons[name]]
+            whole.findings.checked[name] |= {(rank, what) for what in ring.findings.checked[name]} if rank else set()
+            whole.findings.reasons[name] += [reason for reason in ring.findings.reasons[name] if reason not in whole.findings.reasons[name]]
     whole.sends, whole.iterations, whole.ends = sends, iterations, ends
     return whole
 

@@ -277,10 +277,10 @@ def _tile(lifter: Lifter, array: Array, parts: Sequence[_Part], drawn: Sequence[
         raise _NotShown("a tile of too many elements")
     again: Path = ()
     if iteration is not None:
-        found = lifter.again(known.loops[iteration.get_id()])
-        if found is None:
+        conditions = lifter.again(known.loops[iteration.get_id()])
+        if conditions is None:
             raise _NotShown("a loop whose iterations follow each other under conditions that are not known")
-        again = found
+        again = conditions
     filled = np.zeros(widths, dtype=bool)
     classes: dict[tuple[object, ...], list[_Part]] = {}
     for part in parts:

@@ -221,13 +221,13 @@ class _Coverage:
             raise NotShown(self._failures[key])
         if key not in self._elements:
             try:
-                self._elements[key] = self._found_element(data, path, size)
+                self._elements[key] = self._uncached_element(data, path, size)
             except NotShown as error:
                 self._failures[key] = str(error)
                 raise
         return self._elements[key]
 
-    def _found_element(self, data: Data, path: Path, size: int) -> Element:
+    def _uncached_element(self, data: Data, path: Path, size: int) -> Element:
         match data:
             case Loaded(access, offset, width) if width == size:
                 return self._loaded(access, offset)
@@ -295,7 +295,7 @@ class _Coverage:
 
     def _chosen(self, data: Chosen, path: Path, size: int) -> Element:
         """An element on some ways and 0 on others, where the element is outside of its array."""
-        found: Element | None = None
+        chosen: Element | None = None
         zeros: list[Path] = []
         where: tuple[str, list[z3.ArithRef]] | None = None
         for way, leaf in self._leaves(data, path):
@@ -306,16 +306,16 @@ class _Coverage:
             bare = narrow(leaf)
             if isinstance(bare, Loaded) and bare.access.base == element.array:
                 where = element.array, self._indices(bare.access, bare.offset)
-            if found is not None and not self._equal(found, element, path):
+            if chosen is not None and not self._equal(chosen, element, path):
                 raise NotShown("an operand of a product is one of two elements")
-            found = element
-        if found is None:
+            chosen = element
+        if chosen is None:
             raise NotShown("an operand of a product is always 0")
         for way in zeros:
             if where is None or not self._at.proves(way, self._outside(*where)):
                 outside = "" if where is None else f"; not shown: {formula(self._outside(*where))}"
                 raise NotShown(f"a 0 stands in place of an element{outside}")
-        return found
+        return chosen
 
     def _outside(self, array: str, indices: Sequence[z3.ArithRef]) -> z3.BoolRef:
         shape = self._known.contract.arrays[array].shape
@@ -489,10 +489,10 @@ class _Coverage:
         key = self._key(data, path)
         if key not in self._sums:
             self._sums[key] = None
-            self._sums[key] = self._found_sum(data, path)
+            self._sums[key] = self._uncached_sum(data, path)
         return self._sums[key]
 
-    def _found_sum(self, data: Data, path: Path) -> Sum | None:
+    def _uncached_sum(self, data: Data, path: Path) -> Sum | None:
         chain: list[Fused | Multiplied] = []
         while isinstance(data, Fused | Multiplied):
             chain.append(data)
@@ -690,9 +690,9 @@ class _Coverage:
     def _sums_in(self, data: Data, path: Path) -> Iterator[tuple[Path, Sum, Data]]:
         """The one sum that a stored value is made from, on each way, and its register. Raises ``NotShown`` if there are more."""
         for way, leaf in self._leaves(data, path):
-            found = self._sum(leaf, way)
-            if found is not None:
-                yield way, found, leaf
+            total = self._sum(leaf, way)
+            if total is not None:
+                yield way, total, leaf
                 continue
             inner: list[tuple[Path, Sum, Data]] = []
             match leaf:

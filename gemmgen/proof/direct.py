@@ -19,7 +19,7 @@ from gemmgen.proof.solver import OutOfTime, Solver
 
 
 def note_direct_accesses(
-    found: Findings,
+    findings: Findings,
     module: Module,
     function: Function,
     contract: Contract,
@@ -28,7 +28,7 @@ def note_direct_accesses(
     sent: Collection[str],
     fetched: Collection[str],
 ) -> Lifter | None:
-    """Notes in ``found`` whether the accesses ``direct`` lie within their arrays, store no element twice and read no output.
+    """Notes in ``findings`` whether the accesses ``direct`` lie within their arrays, store no element twice and read no output.
 
     Returns the threads as they were lifted; None if their accesses are not known.
 
@@ -45,34 +45,34 @@ def note_direct_accesses(
         stored = once(lifter, within)
         verdicts = [within, stored]
         why = read_by_others(lifter, stored)
-        found.note("races", "read in place", not why, why)
+        findings.note("races", "read in place", not why, why)
     except (Unliftable, OutOfTime) as error:
         why = str(error) or "the time is used up"
         for name in ("memory", "once", "races", "initialised"):
-            found.note(name, "direct", False, f"{direct[0].text.strip()}: {why}")
+            findings.note(name, "direct", False, f"{direct[0].text.strip()}: {why}")
         return None
     accesses = lifter.known.lifted.accesses
     seen = {id(access.instruction) for access in accesses}
     lost = next((each for each in direct if id(each) not in seen), None)
     for name in ("memory", "once", "races", "initialised"):
-        found.note(name, "direct", lost is None, "was not lifted", lost)
+        findings.note(name, "direct", lost is None, "was not lifted", lost)
     for verdict in verdicts:
         reasons = [*verdict.unproved, *[f"seems not to hold at: {each.statement}" for each in verdict.counterexamples]]
-        found.note(verdict.name, ("direct", verdict.obligations), not reasons, reasons[0] if reasons else "")
+        findings.note(verdict.name, ("direct", verdict.obligations), not reasons, reasons[0] if reasons else "")
         for reason in reasons[1:]:
-            found.note(verdict.name, ("direct", reason), False, reason)
+            findings.note(verdict.name, ("direct", reason), False, reason)
     for access in accesses:
         name = access.base or ""
         array = contract.arrays.get(name)
         if access.writes:
-            found.note("once", ("direct", access.instruction.line), name not in sent, f"{name} is stored by TMA as well")
+            findings.note("once", ("direct", access.instruction.line), name not in sent, f"{name} is stored by TMA as well")
             workspace = array is not None and array.workspace
-            found.note("races", ("fetched", name), workspace or name not in fetched, f"{name} is read by TMA")
+            findings.note("races", ("fetched", name), workspace or name not in fetched, f"{name} is read by TMA")
             continue
         if access.space in ("global", "generic") and access.base is None:
-            found.note("initialised", ("direct", access.instruction.line), False, NO_ARRAY, access.instruction)
+            findings.note("initialised", ("direct", access.instruction.line), False, NO_ARRAY, access.instruction)
         workspace = array is not None and array.workspace
-        found.note("races", ("sent", name), workspace or name not in sent, f"{name} is stored by TMA")
+        findings.note("races", ("sent", name), workspace or name not in sent, f"{name} is stored by TMA")
         if array is not None and array.role == "output":
-            found.note("initialised", ("direct", access.instruction.line), False, f"reads {name}, which nothing wrote before the kernel")
+            findings.note("initialised", ("direct", access.instruction.line), False, f"reads {name}, which nothing wrote before the kernel")
     return lifter if lost is None else None

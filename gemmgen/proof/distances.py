@@ -239,13 +239,13 @@ def _any_within(between: Numbers, low: int, high: int) -> bool:
 
 def _values(shared: Mapping[Monomial, int]) -> set[int] | None:
     """A few numbers that a shared part is one of; None if they are not known."""
-    found = {0}
+    values = {0}
     for monomial, number in shared.items():
         factor = _few_values(node_with(monomial[0])) if len(monomial) == 1 else None
-        if factor is None or len(factor) * len(found) > MAX_VALUES:
+        if factor is None or len(factor) * len(values) > MAX_VALUES:
             return None
-        found = {value + number * each for value in found for each in factor}
-    return found
+        values = {value + number * each for value in values for each in factor}
+    return values
 
 
 def _few_values(part: Node) -> set[int] | None:
@@ -257,9 +257,9 @@ def _few_values(part: Node) -> set[int] | None:
         return set(range(size)) if 0 < size <= MAX_VALUES else None
     if part.kind not in (z3.Z3_OP_ITE, z3.Z3_OP_ADD, z3.Z3_OP_MUL):
         return None
-    found = [_few_values(child) for child in part.children[1 if part.kind == z3.Z3_OP_ITE else 0 :]]
+    by_child = [_few_values(child) for child in part.children[1 if part.kind == z3.Z3_OP_ITE else 0 :]]
     total: set[int] = set()
-    for place, values in enumerate(found):
+    for place, values in enumerate(by_child):
         if values is None:
             return None
         if part.kind == z3.Z3_OP_ITE:

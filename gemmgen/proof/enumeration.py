@@ -53,27 +53,27 @@ def operation(kind: int, values: list[Numbers]) -> Numbers:
         return np.asarray(np.where(values[0] != 0, values[1], values[2]))
     if kind in RELATIONS:
         return np.asarray(RELATIONS[kind](values[0], values[1]), dtype=np.int64)
-    found: object
+    result: object
     match kind:
         case z3.Z3_OP_UMINUS:
-            found = -values[0]
+            result = -values[0]
         case z3.Z3_OP_DISTINCT if len(values) == 2:
-            found = values[0] != values[1]
+            result = values[0] != values[1]
         case z3.Z3_OP_XOR if len(values) == 2:
-            found = (values[0] != 0) != (values[1] != 0)
+            result = (values[0] != 0) != (values[1] != 0)
         case z3.Z3_OP_NOT:
-            found = values[0] == 0
+            result = values[0] == 0
         case z3.Z3_OP_AND:
-            found = np.logical_and.reduce(np.broadcast_arrays(*[value != 0 for value in values]))
+            result = np.logical_and.reduce(np.broadcast_arrays(*[value != 0 for value in values]))
         case z3.Z3_OP_OR:
-            found = np.logical_or.reduce(np.broadcast_arrays(*[value != 0 for value in values]))
+            result = np.logical_or.reduce(np.broadcast_arrays(*[value != 0 for value in values]))
         case z3.Z3_OP_TRUE:
-            found = 1
+            result = 1
         case z3.Z3_OP_FALSE:
-            found = 0
+            result = 0
         case _:
             raise NotEnumerable
-    return np.asarray(found, dtype=np.int64)
+    return np.asarray(result, dtype=np.int64)
 
 
 def _largest(value: Numbers) -> int:

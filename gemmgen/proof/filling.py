@@ -119,14 +119,14 @@ def _fill(
 
 def _tiles(counter: Expression | None, known: Knowledge) -> list[z3.ArithRef]:
     """Factors of the number of tiles."""
-    found: list[z3.ArithRef] = []
+    factors: list[z3.ArithRef] = []
     for place, axis in enumerate(AXES):
         if axis == "x" and counter is not None:
             tile = known.block["x"].z3.get_id()
-            found += known.factors.get(tile, (known.extents[tile],))
+            factors += known.factors.get(tile, (known.extents[tile],))
         else:
-            found += [as_term(factor) for factor in known.contract.grid_factors[place]]
-    return found
+            factors += [as_term(factor) for factor in known.contract.grid_factors[place]]
+    return factors
 
 
 def _as_many(factors: Sequence[z3.ArithRef], numbers: Sequence[z3.ArithRef], known: Knowledge) -> bool:

@@ -247,12 +247,12 @@ class Fragments:
             return tracked
         registers = dict(tracked.registers)
         targets = [register.name for register in written(instruction)]
-        found = self._contents(instruction, registers, dict(tracked.sums)) if certain else None
+        contents = self._contents(instruction, registers, dict(tracked.sums)) if certain else None
         lost = {name for name in targets if name in self._accumulators(tracked)}
         for name in targets:
             registers.pop(name, None)
-        if found is not None:
-            registers |= found
+        if contents is not None:
+            registers |= contents
         if not lost:
             return replace(tracked, registers=frozenset(registers.items()))
         gone = {results for results, _ in tracked.sums if lost & set(results)}
@@ -448,10 +448,10 @@ class Fragments:
         for name, parts in tracked.registers:
             if name not in self._live[instruction.line]:
                 continue
-            kept = _kept(parts, results, fresh)
+            after = _kept(parts, results, fresh)
             totals = totals or any(part.results == results and part.total for part in parts)
-            if kept is not None and name not in now:
-                now[name] = kept
+            if after is not None and name not in now:
+                now[name] = after
         sums = dict(tracked.sums)
         begins = not totals
         known = sums.get(results, Sum(None))
@@ -509,8 +509,8 @@ class Fragments:
                 places.append(place)
             whole = all(len(new) == len(group) for new, group in zip(places, each.places, strict=True))
             known = whole and first is not None
-            kept = replace(each, count=count, places=tuple(places), first=first or NO_PRODUCTS)
-            sums.add((results, kept if known else Sum(None, begins=each.begins)))
+            continued = replace(each, count=count, places=tuple(places), first=first or NO_PRODUCTS)
+            sums.add((results, continued if known else Sum(None, begins=each.begins)))
         log: list[Box | Multiplied | Left] = []
         for item in tracked.log:
             if isinstance(item, Multiplied):
@@ -540,7 +540,7 @@ class Fragments:
             for item in state.log:
                 if isinstance(item, Box):
                     boxes.setdefault(item.use, []).append(item)
-        found = []
+        settled = []
         for state in states:
             sums = dict(state.sums)
             for item in state.log:
@@ -552,8 +552,8 @@ class Fragments:
                 except NotFollowed as error:
                     self._fail(str(error), self._lines[item.line] if not isinstance(item, Box) else None)
                     return [NOTHING for _ in states]
-            found.append(replace(state, sums=frozenset(sums.items()), log=()))
-        return found
+            settled.append(replace(state, sums=frozenset(sums.items()), log=()))
+        return settled
 
     def _multiply(self, item: Multiplied, boxes: Sequence[Box], sums: dict[Results, Sum], facts: Mapping[Expression, bool]) -> None:
         instruction = self._products[item.line]
@@ -562,7 +562,7 @@ class Fragments:
         before = sums.get(results, Sum(None))
         count, places = (NO_PRODUCTS, ()) if item.fresh and item.begins else (before.count, before.places)
         first = count if item.fresh else before.first
-        found: list[tuple[tuple[str, Form], ...]] = []
+        multiplied: list[tuple[tuple[str, Form], ...]] = []
         for pair in item.descriptors:
             operands = [self._operand(instruction, bits, which, boxes) for which, bits in enumerate(pair)]
             if len({array for array, _, _ in operands}) != 2:
@@ -570,14 +570,14 @@ class Fragments:
             for _, _, along in operands:
                 if count is None or not along.congruent(count):
                     raise NotFollowed(f"the {self._k} of a product does not follow from how many were added before")
-            found.append(tuple((self._free(array), form) for array, form, _ in operands))
+            multiplied.append(tuple((self._free(array), form) for array, form, _ in operands))
         assert count is not None and first is not None
-        if places and not _same_places(places, found):
+        if places and not _same_places(places, multiplied):
             raise NotFollowed("a sum holds products of different rows or columns")
         if count.terms:
             self.obligations.add(Obligation(count, False, _relevant(facts, count)))
         self.checked.add(item.line)
-        sums[results] = Sum(count.plus(depth), places or tuple(found), first, before.begins)
+        sums[results] = Sum(count.plus(depth), places or tuple(multiplied), first, before.begins)
 
     def _free(self, array: str) -> str:
         """The dimension of an operand that is not summed over."""
@@ -588,10 +588,10 @@ class Fragments:
         """The array of an operand, its first row, and its first index of k."""
         key = (id(instruction), bits, which, tuple(replace(box, use=0) for box in boxes))
         if key not in self._operands:
-            self._operands[key] = self._found_operand(instruction, bits, which, boxes)
+            self._operands[key] = self._uncached_operand(instruction, bits, which, boxes)
         return self._operands[key]
 
-    def _found_operand(self, instruction: Instruction, bits: int, which: int, boxes: Sequence[Box]) -> tuple[str, Form, Form]:
+    def _uncached_operand(self, instruction: Instruction, bits: int, which: int, boxes: Sequence[Box]) -> tuple[str, Form, Form]:
         _, depth, size, kind = _shape(instruction)
         addresses, transposed = operand_chunks(instruction, bits, which)
         owner, row, column = self._table(boxes)
@@ -688,7 +688,7 @@ class Fragments:
         whole = (codes > 0).all() and (owners == owners[..., :1]).all()
         if not whole:
             raise NotFollowed("a stored element is no sum of products")
-        found: set[tuple[Results, str]] = set()
+        pairs: set[tuple[Results, str]] = set()
         row, column = np.indices(codes.shape[:2])
         for first in np.unique(codes[..., 0]).tolist():
             part, byte = self._parts[first]
@@ -696,7 +696,7 @@ class Fragments:
             following = [self._codes.get((part, number), -1) for number in range(size)]
             if byte != 0 or part.size != size or (codes[mask] != np.array(following)).any():
                 raise NotFollowed("a stored element is made from parts of several sums")
-            found.add((part.results, part.total))
+            pairs.add((part.results, part.total))
             if not part.results:
                 continue
             if self._types[map_.array] != part.kind:
@@ -719,17 +719,17 @@ class Fragments:
                     distance = local[which][here] + form.number - position - coordinate.number
                     if coordinate.terms != form.terms or (distance % WORD).any():
                         raise NotFollowed(f"the sum that is stored belongs to another element of {map_.array}")
-        return tuple(sorted(found))
+        return tuple(sorted(pairs))
 
 
 def _forms(coordinates: Sequence[Content | None]) -> tuple[Form | None, ...]:
-    found: list[Form | None] = []
+    forms: list[Form | None] = []
     for each in coordinates:
         try:
-            found.append(None if each is None else form_of(each))
+            forms.append(None if each is None else form_of(each))
         except NotFollowed:
-            found.append(None)
-    return tuple(found)
+            forms.append(None)
+    return tuple(forms)
 
 
 def _renamed(form: Form, old: Expression, name: Expression) -> Form | None:
@@ -828,14 +828,14 @@ def _live_after(function: Function, wanted: frozenset[str], lines: Collection[in
         before.append(needed)
         overwritten.append(frozenset[str]().union(*(kills[id(each)] for each in block)))
     starts = live_at_entry(flow.successors, before, overwritten)
-    found: dict[int, frozenset[str]] = {}
+    live_after: dict[int, frozenset[str]] = {}
     for number, block in enumerate(flow.blocks):
         now = frozenset[str]().union(*(starts[other] for other in flow.successors[number]))
         for each in reversed(block):
             if each.line in lines:
-                found[each.line] = now
+                live_after[each.line] = now
             now = (now - kills[id(each)]) | reads[id(each)]
-    return found
+    return live_after
 
 
 def _read(instruction: Instruction) -> frozenset[str]:

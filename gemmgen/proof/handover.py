@@ -126,23 +126,23 @@ def _is_wait(instruction: Instruction) -> bool:
 def _by_words(lifter: Lifter, accesses: Sequence[Access], mixed: Sequence[Access]) -> list[str]:
     """The accesses to a workspace whose kernel waits for words there that are no part of this protocol."""
     awaited, known, zero = waits(lifter), lifter.known, lifter.known.contract.zero_bytes
-    found: list[str] = []
+    complaints: list[str] = []
     if not words_become_zero(lifter):
-        found.append(f"{place(awaited[0].access)}: words may not be 0 again after they are waited for")
+        complaints.append(f"{place(awaited[0].access)}: words may not be 0 again after they are waited for")
     for access in mixed:
         if not known.proves(access.path, known.block["x"].z3 == 0):
-            found.append(f"{place(access)}: blocks that wait for no words store and load elements of one array")
+            complaints.append(f"{place(access)}: blocks that wait for no words store and load elements of one array")
     for access in accesses:
         assert access.address is not None
         vector = any(access.instruction.has(word) for word in ("v2", "v4", "v8", "b128"))
         single = access.kind != "atomic" and strong(access.instruction) and not vector
         if not single:
-            found.append(f"{place(access)}: no single access at the scope of the device")
+            complaints.append(f"{place(access)}: no single access at the scope of the device")
         elif not access.writes and not any(_is_of(lifter, access, wait) for wait in awaited):
-            found.append(f"{place(access)}: it does not wait for the word that it loads")
+            complaints.append(f"{place(access)}: it does not wait for the word that it loads")
         elif not known.proves(access.path, access.address.z3 + as_term(access.size) <= zero):
-            found.append(f"{place(access)}: the word may lie beyond the bytes of the workspace that are 0 before a launch")
-    return found
+            complaints.append(f"{place(access)}: the word may lie beyond the bytes of the workspace that are 0 before a launch")
+    return complaints
 
 
 def _is_of(lifter: Lifter, access: Access, wait: Wait) -> bool:
@@ -166,40 +166,40 @@ def _by_ticket(lifter: Lifter, accesses: Sequence[Access], mixed: Sequence[Acces
         return [f"{place(atomic)}: the counter may lie beyond the bytes of the workspace that are 0 before a launch"]
     first = OtherThread(known, same_block=True)
     drawing = [*first.facts, *first.conditions(atomic.path)]
-    found: list[str] = []
+    complaints: list[str] = []
     loads = [access for access in accesses if not access.writes]
     stores = [access for access in accesses if access.writes and access is not atomic and not any(access is each for each in ticket.resets)]
     if not stores:
-        found.append("no partial result is stored")
+        complaints.append("no partial result is stored")
     for access in mixed:
         if not known.proves(access.path, ticket.holds):
-            found.append(f"{place(access)}: blocks that did not come last store and load elements of one array")
+            complaints.append(f"{place(access)}: blocks that did not come last store and load elements of one array")
     for name in {access.address.base for access in mixed if access.address is not None}:
         own = [access for access in mixed if access.address is not None and access.address.base == name]
         if not _apart_from_other_counters(known, ticket, own, [access for access in own if access.writes]):
-            found.append(f"{place(own[0])}: a block of another counter may store what this block loads")
+            complaints.append(f"{place(own[0])}: a block of another counter may store what this block loads")
     if loads and not _apart_from_other_counters(known, ticket, loads, stores):
-        found.append(f"{place(loads[0])}: a block of another counter may store what this block loads")
+        complaints.append(f"{place(loads[0])}: a block of another counter may store what this block loads")
     for access in accesses:
         assert access.address is not None
         if access is atomic:
             continue
         if not access.writes:
             if access.instruction.has("nc"):
-                found.append(f"{place(access)}: loads through the cache of constant data do not see stores of this launch")
+                complaints.append(f"{place(access)}: loads through the cache of constant data do not see stores of this launch")
             elif not known.proves(access.path, ticket.came_last):
-                found.append(f"{place(access)}: a block may load here that did not come last")
+                complaints.append(f"{place(access)}: a block may load here that did not come last")
             elif not beside_counters(known, access, atomic):
-                found.append(f"{place(access)}: it may load a counter")
+                complaints.append(f"{place(access)}: it may load a counter")
             continue
         if any(access is reset for reset in ticket.resets):
             continue
         if not known.proves(access.path, access.address.z3 >= zero):
-            found.append(f"{place(access)}: it may store to bytes of the workspace that must be 0 after a launch")
+            complaints.append(f"{place(access)}: it may store to bytes of the workspace that must be 0 after a launch")
         before = access.barriers[0].z3 < first.term(atomic.barriers[0].z3)
         if not known.solver.proves([*known.facts, *access.path, *drawing], before):
-            found.append(f"{place(access)}: no barrier lies between this store and the addition to the counter")
-    return found
+            complaints.append(f"{place(access)}: no barrier lies between this store and the addition to the counter")
+    return complaints
 
 
 def _apart_from_other_counters(known: Knowledge, ticket: Ticket, loads: Sequence[Access], stores: Sequence[Access]) -> bool:
@@ -232,13 +232,13 @@ def _multiples_apart(known: Knowledge, difference: z3.ArithRef) -> list[Conditio
         rest = tuple(factor for factor in monomial if factor not in extent)
         if extent and rest:
             by_extent.setdefault(extent, {})[rest] = number
-    found: list[Condition] = []
+    facts: list[Condition] = []
     for extent, numbers in by_extent.items():
         unit = gcd(*numbers.values())
         size = z3.Product(*map(known.polynomials.term, extent))
         parts = [(number // unit, z3.Product(*map(known.polynomials.term, rest))) for rest, number in numbers.items()]
         count, times = z3.Sum(*[number * part for number, part in parts]), z3.Sum(*[number * part * size for number, part in parts])
-        found.append(z3.Implies(count == 0, times == 0))
-        found.append(z3.Implies(z3.And(size >= 0, count >= 1), times >= size))
-        found.append(z3.Implies(z3.And(size >= 0, count <= -1), times <= -size))
-    return found
+        facts.append(z3.Implies(count == 0, times == 0))
+        facts.append(z3.Implies(z3.And(size >= 0, count >= 1), times >= size))
+        facts.append(z3.Implies(z3.And(size >= 0, count <= -1), times <= -size))
+    return facts

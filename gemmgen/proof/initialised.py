@@ -244,19 +244,19 @@ def _in_loop(
         for group in mine:
             case = Case(group, shift, None, 0)
             if left.any() and at.same_place(load, address, case):
-                found = _from(lifter, at, load, address, case, left, known)
-                if found.any():
-                    used.append((shift, found))
-                    left &= ~found
+                covered = _from(lifter, at, load, address, case, left, known)
+                if covered.any():
+                    used.append((shift, covered))
+                    left &= ~covered
     if left.any():
         raise NotShown("no store before it was found")
     for first in range(max((-shift for shift, _ in used), default=0)):
         if at.impossible((*load.path, iteration == first)):
             continue
         left = missing.copy()
-        for shift, found in used:
+        for shift, covered in used:
             if -shift <= first:
-                left &= ~found
+                left &= ~covered
         for group in groups:
             delta = at.distance(load, address, group, first) if group.iteration is None and left.any() else None
             if delta is not None:

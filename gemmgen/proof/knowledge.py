@@ -201,9 +201,9 @@ class Knowledge:
     def any_condition(self) -> z3.BoolRef:
         """A condition that nothing is known of."""
         self._names += 1
-        found = z3.Bool(f"any#{self._names}")
-        self.private.append(found)
-        return found
+        condition = z3.Bool(f"any#{self._names}")
+        self.private.append(condition)
+        return condition
 
     def _axis(self, name: str, extent: int) -> Value:
         if extent == 1:
@@ -256,9 +256,9 @@ class Knowledge:
         if not self.block_symbols:
             return threads
         blocks = self.contract.launch.cluster[0]
-        found: dict[int, Numbers] = {number: np.tile(values, blocks) for number, values in threads.items()}
-        found[self.rank.z3.get_id()] = np.repeat(np.arange(blocks, dtype=np.int64), self.contract.launch.threads)
-        return found
+        indices: dict[int, Numbers] = {number: np.tile(values, blocks) for number, values in threads.items()}
+        indices[self.rank.z3.get_id()] = np.repeat(np.arange(blocks, dtype=np.int64), self.contract.launch.threads)
+        return indices
 
     @property
     def linear_thread(self) -> Value:
@@ -362,10 +362,10 @@ class Knowledge:
 
     def condition(self, name: str, state: State) -> Condition:
         """The content of a predicate register."""
-        found = state.get(name)
-        if not isinstance(found, bool | z3.BoolRef):
-            found = state[name] = self.any_condition()
-        return found
+        content = state.get(name)
+        if not isinstance(content, bool | z3.BoolRef):
+            content = state[name] = self.any_condition()
+        return content
 
     def look_later(self) -> None:
         """Names the values that symbols of iterations have after the loops."""

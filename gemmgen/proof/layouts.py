@@ -18,30 +18,30 @@ PRODUCT_K_BYTES = 32
 HALVES = ("f16", "bf16")
 
 
-def row_bytes(found: TensorMapArgument) -> int:
+def row_bytes(tensor_map: TensorMapArgument) -> int:
     """Bytes of one row of a box."""
-    return ELEMENT_BYTES[found.element] * found.box[0]
+    return ELEMENT_BYTES[tensor_map.element] * tensor_map.box[0]
 
 
-def box_rows(found: TensorMapArgument) -> int:
+def box_rows(tensor_map: TensorMapArgument) -> int:
     """Rows of a box, of all its planes."""
-    return math.prod(found.box[1:])
+    return math.prod(tensor_map.box[1:])
 
 
-def row_pitch(found: TensorMapArgument) -> int:
+def row_pitch(tensor_map: TensorMapArgument) -> int:
     """Bytes from one row of a box to the next in shared memory."""
-    return max(row_bytes(found), SWIZZLE_SPANS[found.swizzle])
+    return max(row_bytes(tensor_map), SWIZZLE_SPANS[tensor_map.swizzle])
 
 
-def box_bytes(found: TensorMapArgument) -> int:
+def box_bytes(tensor_map: TensorMapArgument) -> int:
     """Bytes of a box in global memory."""
-    return box_rows(found) * row_bytes(found)
+    return box_rows(tensor_map) * row_bytes(tensor_map)
 
 
-def box_places(found: TensorMapArgument, start: int) -> np.ndarray:
+def box_places(tensor_map: TensorMapArgument, start: int) -> np.ndarray:
     """Addresses of the bytes of a box in shared memory, by row."""
-    rows = np.arange(box_rows(found))[:, None] * row_pitch(found)
-    return swizzled_addresses(start + rows + np.arange(row_bytes(found)), found.swizzle)
+    rows = np.arange(box_rows(tensor_map))[:, None] * row_pitch(tensor_map)
+    return swizzled_addresses(start + rows + np.arange(row_bytes(tensor_map)), tensor_map.swizzle)
 
 
 def operand_chunks(instruction: Instruction, bits: int, which: int) -> tuple[np.ndarray, bool]:

@@ -114,8 +114,8 @@ class Lifter:
         here = self._paths.get(block)
         if here is None or len(here) > len(path) or _shared(path, here) < len(here):
             return None
-        found = self._guards(block)
-        return None if found is None else (*found, *path[len(here) :])
+        conditions = self._guards(block)
+        return None if conditions is None else (*conditions, *path[len(here) :])
 
     def guards_of_loop(self, header: int) -> Path | None:
         """Conditions under which a thread comes to a loop, and others that hold in its first iteration; None if not known."""
@@ -146,16 +146,16 @@ class Lifter:
         here, entry = self._paths.get(block), self._guards(header)
         if here is None or entry is None or len(here) > len(path) or _shared(path, here) < len(here):
             return None
-        found: Path = path[len(here) :]
+        conditions: Path = path[len(here) :]
         while block != header:
             dominator = self.flow.immediate_dominator(block)
             if not self._always_in_iteration(header, dominator, block):
                 path, common = self._paths[block], self._paths.get(dominator)
                 if common is None or _shared(path, common) < len(common):
                     return None
-                found = (*path[len(common) :], *found)
+                conditions = (*path[len(common) :], *conditions)
             block = dominator
-        return (*entry, *found)
+        return (*entry, *conditions)
 
     def again(self, header: int) -> Path | None:
         """Conditions under which a thread that begins an iteration of a loop begins another one; None where they are not known."""
@@ -164,13 +164,13 @@ class Lifter:
         if path is None:
             return None
         (latch,) = latches
-        found = self.guards_in_iteration(header, latch, path)
-        if found is None or len(self.flow.successors[latch]) == 1:
-            return found
+        conditions = self.guards_in_iteration(header, latch, path)
+        if conditions is None or len(self.flow.successors[latch]) == 1:
+            return conditions
         branches = [condition for _, condition in self.conditions(latches)]
         if len(branches) != 1:
             return None
-        return (*found, branches[0] if self.flow.successors[latch][0] == header else negation(branches[0]))
+        return (*conditions, branches[0] if self.flow.successors[latch][0] == header else negation(branches[0]))
 
     def _always_in_iteration(self, header: int, start: int, block: int) -> bool:
         """True if no way from one block of a loop to the iteration's end, or out of the loop, misses another block."""
@@ -181,16 +181,16 @@ class Lifter:
     def deciding(self, block: int) -> frozenset[int]:
         """The basic blocks whose branches decide whether a thread comes to a block, provided that loops end."""
         if block not in self._deciding:
-            found: frozenset[int] = frozenset()
+            blocks: frozenset[int] = frozenset()
             if block != 0:
                 dominator = self.flow.immediate_dominator(block)
                 if block in self.flow.post_dominators[dominator]:
-                    found = self.deciding(dominator)
+                    blocks = self.deciding(dominator)
                 else:
                     before = [other for other in self.flow.predecessors[block] if block not in self.flow.dominators[other]]
-                    found = frozenset(other for other in before if len(self.flow.successors[other]) > 1)
-                    found = found.union(*[self.deciding(other) for other in before])
-            self._deciding[block] = found
+                    blocks = frozenset(other for other in before if len(self.flow.successors[other]) > 1)
+                    blocks = blocks.union(*[self.deciding(other) for other in before])
+            self._deciding[block] = blocks
         return self._deciding[block]
 
     def conditions(self, blocks: Iterable[int]) -> Iterator[tuple[int, Condition]]:

@@ -77,14 +77,14 @@ def run_loop(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, p
     blocks = flow.loops[header]
     names = {register.name for block in blocks for instruction in flow.blocks[block] for register in written(instruction)}
     names.update(COUNTERS)
-    kept = {name: value for name, value in state.items() if name.removeprefix(DATA) not in names or isinstance(value, Value)}
-    carried = {name: value for name, value in kept.items() if name in names and isinstance(value, Value)}
+    unchanged = {name: value for name, value in state.items() if name.removeprefix(DATA) not in names or isinstance(value, Value)}
+    carried = {name: value for name, value in unchanged.items() if name in names and isinstance(value, Value)}
     counted = any(value.constant is not None for value in carried.values()) or any(isinstance(state.get(name), bool) for name in names)
     unrolled = _unroll(known, flow, runner, header, path, state) if counted else None
     if unrolled is not None:
         return unrolled
-    loop = _Loop(known, flow, runner, header, path, kept, carried)
-    loop.data = {name: value for name, value in state.items() if name not in kept and not isinstance(value, Value | bool | z3.BoolRef)}
+    loop = _Loop(known, flow, runner, header, path, unchanged, carried)
+    loop.data = {name: value for name, value in state.items() if name not in unchanged and not isinstance(value, Value | bool | z3.BoolRef)}
     return loop.run()
 
 
@@ -415,7 +415,7 @@ def _joined(runner: Runner, header: int, back: Sequence[Edge]) -> tuple[tuple[Co
 
 def _conditions(term: z3.ExprRef) -> list[z3.BoolRef]:
     """The conditions of all choices in a term, each once."""
-    found: dict[int, z3.BoolRef] = {}
+    conditions: dict[int, z3.BoolRef] = {}
     seen: set[int] = set()
     pending: list[z3.ExprRef] = [term]
     while pending:
@@ -425,9 +425,9 @@ def _conditions(term: z3.ExprRef) -> list[z3.BoolRef]:
         seen.add(part.get_id())
         children = part.children()
         if part.decl().kind() == z3.Z3_OP_ITE:
-            found.setdefault(children[0].get_id(), children[0])
+            conditions.setdefault(children[0].get_id(), children[0])
         pending += children
-    return list(found.values())
+    return list(conditions.values())
 
 
 def _compared(condition: z3.BoolRef) -> Iterable[tuple[z3.ArithRef, z3.ArithRef]]:

@@ -46,12 +46,12 @@ def missing_lanes(function: Function, threads: int) -> Iterator[Instruction]:
 
 def constants_of(function: Function) -> dict[str, int]:
     """Registers that one unguarded move of a number writes, and nothing else."""
-    found: dict[str, int] = {}
+    constants: dict[str, int] = {}
     for name, those in writers_of(function.body).items():
         source = those[0].operands[1] if len(those) == 1 and those[0].opcode == "mov" and those[0].guard is None else None
         if isinstance(source, Integer):
-            found[name] = source.value & ALL_LANES
-    return found
+            constants[name] = source.value & ALL_LANES
+    return constants
 
 
 def number_of(operand: Operand, constants: Mapping[str, int]) -> int | None:

@@ -121,8 +121,8 @@ def _counterexample(known: Knowledge, access: Access, premises: Sequence[Conditi
     outside = _outside(known, access)
 
     def other(more: Sequence[Condition]) -> z3.ModelRef | None:
-        found = known.solver.implies([*premises, *more], goal, 1000)
-        return found.model if found.verdict == "refuted" else None
+        outcome = known.solver.implies([*premises, *more], goal, 1000)
+        return outcome.model if outcome.verdict == "refuted" else None
 
     # An index beyond its axis may be another row's element: a run shows nothing of it.
     wanted: list[Condition] = []
@@ -225,19 +225,19 @@ def address_cases(known: Knowledge, address: Value) -> list[tuple[list[Condition
     array = known.contract.arrays.get(address.base or "")
     if array is None or is_dense(known, array):
         return [([], address)]
-    found: list[tuple[list[Condition], Value]] = []
+    cases: list[tuple[list[Condition], Value]] = []
     pending: list[tuple[list[Condition], z3.ArithRef]] = [([], address.z3)]
     while pending:
         conditions, term = pending.pop()
         indices = element_indices(known, term, array)
         choice = first_choice(term) if indices is None else _choice_of_rows(indices, array)
-        if choice is None or len(pending) + len(found) >= MAX_CASES:
-            found.append((conditions, replace(address, term=term)))
+        if choice is None or len(pending) + len(cases) >= MAX_CASES:
+            cases.append((conditions, replace(address, term=term)))
             continue
         for holds in (True, False):
             chosen = z3.simplify(z3.substitute(term, (choice, z3.BoolVal(holds))))
             pending.append(([*conditions, choice if holds else z3.Not(choice)], chosen))
-    return found
+    return cases
 
 
 def first_choice(term: z3.ArithRef) -> z3.BoolRef | None:
@@ -339,25 +339,27 @@ def element_indices(known: Knowledge, offset: z3.ArithRef, array: Array) -> list
     key = array.name, rest
     if key not in known.indices:
         known.indices[key] = _indices(known.polynomials.factors(rest), array)
-    found = known.indices[key]
-    if found is None or number % array.element_bytes:
+    indices = known.indices[key]
+    if indices is None or number % array.element_bytes:
         return None
     unit = next((axis for axis, stride in enumerate(array.strides) if isinstance(stride, int)), None)
     if number and unit is None:
         return None
-    return [index if axis != unit or not number else z3.simplify(index + number // array.element_bytes) for axis, index in enumerate(found)]
+    return [
+        index if axis != unit or not number else z3.simplify(index + number // array.element_bytes) for axis, index in enumerate(indices)
+    ]
 
 
 def _indices(monomials: Sequence[tuple[int, list[z3.ArithRef]]], array: Array) -> list[z3.ArithRef] | None:
     """The indices of a sum without constant."""
     unit: int | None = None
-    found: list[z3.ArithRef] = []
+    indices: list[z3.ArithRef] = []
     for axis, stride in enumerate(array.strides):
         if isinstance(stride, int):
             if stride != 1 or unit is not None:
                 return None
             unit = axis
-            found.append(z3.IntVal(0))
+            indices.append(z3.IntVal(0))
             continue
         symbol, factor = _symbol_and_factor(stride)
         if symbol is None:
@@ -374,21 +376,21 @@ def _indices(monomials: Sequence[tuple[int, list[z3.ArithRef]]], array: Array) -
                 return None
             index = index + _product(number // divisor, [part for part in parts if not part.eq(symbol)])
         monomials = rest
-        found.append(z3.simplify(index))
+        indices.append(z3.simplify(index))
     if unit is None:
-        return None if monomials else found
+        return None if monomials else indices
     last: z3.ArithRef = z3.IntVal(0)
     for number, parts in monomials:
         if number % array.element_bytes:
             return None
         last = last + _product(number // array.element_bytes, parts)
-    found[unit] = z3.simplify(last)
-    return found
+    indices[unit] = z3.simplify(last)
+    return indices
 
 
 def _monomials(term: z3.ArithRef) -> list[tuple[int, list[z3.ArithRef]]]:
     simple = z3.simplify(term, som=True)
-    found: list[tuple[int, list[z3.ArithRef]]] = []
+    monomials: list[tuple[int, list[z3.ArithRef]]] = []
     for part in simple.children() if z3.is_add(simple) else [simple]:
         number, rest, pending = 1, [], [part]
         while pending:
@@ -400,8 +402,8 @@ def _monomials(term: z3.ArithRef) -> list[tuple[int, list[z3.ArithRef]]]:
             else:
                 rest.append(factor)
         if number:
-            found.append((number, rest))
-    return found
+            monomials.append((number, rest))
+    return monomials
 
 
 def _symbol_and_factor(stride: z3.ArithRef) -> tuple[z3.ArithRef | None, int]:
@@ -426,14 +428,14 @@ class OtherThread:
     """A second thread: every private symbol once more; in one block, values that depend on the block alone stay shared."""
 
     def __init__(self, known: Knowledge, same_block: bool, same_iterations: bool = False) -> None:
-        kept: set[int] = {iteration.get_id() for iteration in known.finished} if same_iterations else set()
+        fixed: set[int] = {iteration.get_id() for iteration in known.finished} if same_iterations else set()
         if same_block:
-            kept |= {value.term.get_id() for value in known.block.values() if not isinstance(value.term, int)}
-            kept |= {symbol.get_id() for symbol in known.block_symbols}
+            fixed |= {value.term.get_id() for value in known.block.values() if not isinstance(value.term, int)}
+            fixed |= {symbol.get_id() for symbol in known.block_symbols}
             for number, operands in known.quotients.items():
                 if not any(known.depends_on_thread(operand) or known.loops_in(operand) for operand in operands):
-                    kept.add(number)
-        self._pairs = [(symbol, z3.Const(f"{symbol}'", symbol.sort())) for symbol in known.private if symbol.get_id() not in kept]
+                    fixed.add(number)
+        self._pairs = [(symbol, z3.Const(f"{symbol}'", symbol.sort())) for symbol in known.private if symbol.get_id() not in fixed]
         self._terms: dict[int, tuple[z3.ExprRef, z3.ExprRef]] = {}
         """Terms by number, each with the other thread's."""
         self.facts = []
@@ -472,14 +474,14 @@ class _Landing:
 def landings(known: Knowledge, access: Access, level: int) -> list[_Landing]:
     """The waits for an asynchronous copy. Where each iteration closes as many groups, that of its wait follows from the group's number."""
     assert access.group is not None
-    found: list[_Landing] = []
+    waits: list[_Landing] = []
     for wait in known.lifted.waits:
         if wait.reached is None:
             continue
         if wait.iteration is None:
             if not mentions(wait.groups.z3, known.finished) and not mentions(wait.barriers[level].z3, known.finished):
                 closed = access.group.z3 + (wait.pending + 1) <= wait.groups.z3
-                found.append(_Landing(z3.And(wait.reached, closed), wait.barriers[level].z3))
+                waits.append(_Landing(z3.And(wait.reached, closed), wait.barriers[level].z3))
             continue
         step = z3.simplify(z3.substitute(wait.groups.z3, (wait.iteration, wait.iteration + 1)) - wait.groups.z3, som=True)
         if not z3.is_int_value(step) or step.as_long() < 1:
@@ -490,13 +492,13 @@ def landings(known: Knowledge, access: Access, level: int) -> list[_Landing]:
             continue
         iteration = (access.group.z3 + (wait.pending + groups) - before) / groups
         iteration = z3.If(iteration >= 0, iteration, z3.IntVal(0))
-        found.append(
+        waits.append(
             _Landing(
                 z3.substitute(wait.reached, (wait.iteration, iteration)),
                 z3.substitute(wait.barriers[level].z3, (wait.iteration, iteration)),
             )
         )
-    return found
+    return waits
 
 
 def _begins_in_time(
@@ -554,16 +556,16 @@ class _Group:
 
 def grouped(known: Knowledge, accesses: Sequence[Access]) -> list[_Group]:
     """Accesses whose array is known, by condition, interval and the part of their addresses that is not constant."""
-    found: dict[tuple[object, ...], list[tuple[int, Access]]] = {}
+    by_place: dict[tuple[object, ...], list[tuple[int, Access]]] = {}
     for access in accesses:
         if access.address is None:
             continue
         rest, offset = known.polynomials.split(access.address.z3)
         size = access.size if isinstance(access.size, int) else access.size.get_id()
         key = (*_when(access), access.kind, access.address.base, size, rest)
-        found.setdefault(key, []).append((offset, access))
+        by_place.setdefault(key, []).append((offset, access))
     groups = []
-    for members in found.values():
+    for members in by_place.values():
         members.sort(key=lambda member: member[0])
         lowest, first = members[0]
         offsets: dict[int, Access] = {}
@@ -751,12 +753,12 @@ def once(lifter: Lifter, within: Verdict, ordered: bool = False) -> Verdict:
             verdict.obligations += 1
             verdict.unproved.append(f"{place(store)}: several threads may store to {name}, which is no array of the launch")
     other = OtherThread(known, same_block=False)
-    for name, found in by_array.items():
+    for name, accesses in by_array.items():
         if name in within.left:
             verdict.obligations += 1
-            verdict.unproved.append(f"{place(found[0])}: its indices may lie outside of {name}: see memory")
+            verdict.unproved.append(f"{place(accesses[0])}: its indices may lie outside of {name}: see memory")
             continue
-        _stored_once(lifter, verdict, known.contract.arrays[name], found, other, ordered)
+        _stored_once(lifter, verdict, known.contract.arrays[name], accesses, other, ordered)
     return verdict
 
 

@@ -126,7 +126,7 @@ def _block_of(
     known: Knowledge, wanted: z3.ArithRef, address: z3.ArithRef, parts: Sequence[z3.ArithRef]
 ) -> list[tuple[z3.ArithRef, z3.ArithRef]] | None:
     """Parts of the index of the block that stores to a wanted address; None if they do not follow from it."""
-    found: list[tuple[z3.ArithRef, z3.ArithRef]] = []
+    replaced: list[tuple[z3.ArithRef, z3.ArithRef]] = []
     form, goal = known.polynomials.of(address), known.polynomials.of(wanted)
     last: tuple[z3.ArithRef, int] | None = None
     for part in parts:
@@ -144,12 +144,12 @@ def _block_of(
         index = _coefficient(known, goal, tuple(extent), number)
         if index is None:
             return None
-        found.append((part, index))
+        replaced.append((part, index))
     if last is not None:
         part, number = last
-        rest = z3.substitute(address, *found, (part, z3.IntVal(0)))
-        found.append((part, z3.simplify(wanted - rest, som=True) / number))
-    return found
+        rest = z3.substitute(address, *replaced, (part, z3.IntVal(0)))
+        replaced.append((part, z3.simplify(wanted - rest, som=True) / number))
+    return replaced
 
 
 def _coefficient(known: Knowledge, form: dict[Monomial, int], extent: Monomial, number: int) -> z3.ArithRef | None:

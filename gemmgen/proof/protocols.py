@@ -74,22 +74,22 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     for map_ in sequence.tensor_maps:
         if map_.name in ring.used_maps:
             holds = _is_the_array(map_, sequence, contract, solver)
-            ring.found.note("memory", ("map", map_.name), holds, f"{map_.name} is not {map_.array} as its launch describes it")
+            ring.findings.note("memory", ("map", map_.name), holds, f"{map_.name} is not {map_.array} as its launch describes it")
         if map_.name in ring.written_maps:
-            ring.found.note("once", ("map", map_.name), holds, f"{map_.name} is not {map_.array} as its launch describes it")
+            ring.findings.note("once", ("map", map_.name), holds, f"{map_.name} is not {map_.array} as its launch describes it")
             array = next(each for each in sequence.arrays if each.name == map_.array)
-            ring.found.note("memory", ("written", map_.name), array.writes, f"{map_.array} is an input")
+            ring.findings.note("memory", ("written", map_.name), array.writes, f"{map_.array} is an input")
     _note_arrays_that_are_read(ring, sequence)
     unwritten = next(read_unwritten(function, runner.flow), None)
     why = "" if unwritten is None else f"{unwritten[1].name} may be read before it is written"
     masked, shuffled = next(incomplete_masks(function, launch.threads), None), next(missing_lanes(function, launch.threads), None)
-    ring.found.note("progress", "masks", masked is None, "lanes that its mask may leave out execute it", masked)
-    ring.found.note("initialised", "lanes", shuffled is None, "it may read from a lane that the block does not have", shuffled)
+    ring.findings.note("progress", "masks", masked is None, "lanes that its mask may leave out execute it", masked)
+    ring.findings.note("initialised", "lanes", shuffled is None, "it may read from a lane that the block does not have", shuffled)
     short = next(incomplete_warps(function, launch.threads), None)
-    ring.found.note("progress", "warps", short is None, "it needs all lanes of a warp, and the block's last warp has fewer", short)
+    ring.findings.note("progress", "warps", short is None, "it needs all lanes of a warp, and the block's last warp has fewer", short)
     trap = next((each for each in function.body if each.opcode == "trap"), None)
-    ring.found.note("progress", "trap", trap is None, "a thread may come to it", trap)
-    ring.found.note("initialised", "registers", unwritten is None, why, None if unwritten is None else unwritten[0])
+    ring.findings.note("progress", "trap", trap is None, "a thread may come to it", trap)
+    ring.findings.note("initialised", "registers", unwritten is None, why, None if unwritten is None else unwritten[0])
     known = Knowledge(module, function, contract if launch.cluster == (1, 1, 1) else Contract(sequence, of_clusters(launch)), solver)
     if known.contradiction():
         raise Unliftable(None, "no problem with a block fulfils the preconditions")
@@ -98,13 +98,13 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     for beginning, limit in runner.beginnings:
         fits = _fits(beginning, limit, known)
         for name in PROPERTIES:
-            ring.found.note(name, ("beginning", beginning, limit), fits, "the iterations of a loop may overflow")
-    ring.found.note("progress", "loops", loops, "a loop was not proved to end")
-    if not ring.found.reasons["once"] and ring.sends:
+            ring.findings.note(name, ("beginning", beginning, limit), fits, "the iterations of a loop may overflow")
+    ring.findings.note("progress", "loops", loops, "a loop was not proved to end")
+    if not ring.findings.reasons["once"] and ring.sends:
         why = "see progress"
         if loops:
             why = stored_once(ring.sends, runner.steps, sequence, known, lambda content: _value(content, known), in_range)
-        ring.found.note("once", "boxes", not why, why)
+        ring.findings.note("once", "boxes", not why, why)
     sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
     fetched = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.fetched_maps}
     accesses: Sequence[Access] | None = ()
@@ -118,38 +118,38 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         iteration = None if of_tile is None else one_tile(lifted, direct)
         if of_tile is None or iteration is None:
             for name in ("memory", "once", "races", "initialised"):
-                ring.found.note(name, "direct", False, why_incomplete, direct[0])
+                ring.findings.note(name, "direct", False, why_incomplete, direct[0])
         else:
-            note_direct_accesses(ring.found, module, iteration, of_tile, solver, direct, sent, fetched)
+            note_direct_accesses(ring.findings, module, iteration, of_tile, solver, direct, sent, fetched)
     elif direct:
-        lifter = note_direct_accesses(ring.found, module, function, contract, solver, direct, sent, fetched)
+        lifter = note_direct_accesses(ring.findings, module, function, contract, solver, direct, sent, fetched)
         accesses = None if lifter is None else lifter.known.lifted.accesses
-    found = {name: _verdict(name, ring.found) for name in PROPERTIES}
-    if not found["races"].holds:  # a race may change barriers and slots, which the induction over their uses takes for unchanged
+    by_property = {name: _verdict(name, ring.findings) for name in PROPERTIES}
+    if not by_property["races"].holds:  # a race may change barriers and slots, which the induction over their uses takes for unchanged
         for name in ("progress", "initialised", *(["memory"] if uses_tensor_memory(function) else [])):  # threads load its address
-            found[name].unproved.append("races must be proved first")
-    ready = found["once"].holds and found["progress"].holds
+            by_property[name].unproved.append("races must be proved first")
+    ready = by_property["once"].holds and by_property["progress"].holds
     missing = Verdict("complete", unproved=[why_incomplete])
-    found["complete"] = _complete(ring, runner, lifter, sequence, known, in_range) if ready and accesses is not None else missing
+    by_property["complete"] = _complete(ring, runner, lifter, sequence, known, in_range) if ready and accesses is not None else missing
     if any(array.workspace for array in contract.arrays.values()):
-        ready = all(found[name].holds for name in ("memory", "races", "progress"))
+        ready = all(by_property[name].holds for name in ("memory", "races", "progress"))
         missing = Verdict("handover", unproved=["memory, races and progress must be proved first"])
-        found["handover"] = _handover(contract, accesses, sent, fetched) if ready and accesses is not None else missing
-        if not found["once"].holds and any(contract.arrays[name].workspace for name in sent):
-            found["handover"].unproved.append("once must be proved first: several threads may store one partial result")
+        by_property["handover"] = _handover(contract, accesses, sent, fetched) if ready and accesses is not None else missing
+        if not by_property["once"].holds and any(contract.arrays[name].workspace for name in sent):
+            by_property["handover"].unproved.append("once must be proved first: several threads may store one partial result")
         if lifter is not None:
             mine = [each for each in accesses or () if contract.in_workspace(each.address)]
-            found["handover"].unproved += stored_by_several(lifter.known, mine)
+            by_property["handover"].unproved += stored_by_several(lifter.known, mine)
         reads = [each for each in accesses or () if not each.writes and contract.in_workspace(each.address)]
         if accesses is None or reads or any(contract.arrays[name].workspace for name in fetched):
-            found["initialised"].unproved.append("elements of the workspace that this launch reads may never be stored")
+            by_property["initialised"].unproved.append("elements of the workspace that this launch reads may never be stored")
     if product is not None and ring.fragments is None:
-        found["coverage"] = Verdict("coverage", unproved=["sums in tensor memory, or of blocks in clusters, are not followed"])
+        by_property["coverage"] = Verdict("coverage", unproved=["sums in tensor memory, or of blocks in clusters, are not followed"])
     elif product is not None:
-        ready = all(found[name].holds for name in ("memory", "races", "progress"))
+        ready = all(by_property[name].holds for name in ("memory", "races", "progress"))
         missing = Verdict("coverage", unproved=["memory, races and progress must be proved first"])
-        found["coverage"] = _coverage(ring, product, known) if ready else missing
-    return found
+        by_property["coverage"] = _coverage(ring, product, known) if ready else missing
+    return by_property
 
 
 def _note_arrays_that_are_read(ring: Ring, sequence: LaunchSequence) -> None:
@@ -158,9 +158,9 @@ def _note_arrays_that_are_read(ring: Ring, sequence: LaunchSequence) -> None:
     fetched = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.fetched_maps}
     sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
     for name in fetched:
-        ring.found.note("initialised", ("fetched", name), arrays[name].role != "output", f"TMA reads {name}, which nothing wrote before")
+        ring.findings.note("initialised", ("fetched", name), arrays[name].role != "output", f"TMA reads {name}, which nothing wrote before")
         apart = name not in sent or arrays[name].role == "workspace"
-        ring.found.note("races", ("fetched", name), apart, f"TMA reads and stores {name}")
+        ring.findings.note("races", ("fetched", name), apart, f"TMA reads and stores {name}")
 
 
 def _of_tiles(
@@ -274,17 +274,17 @@ def _total(count: Form, symbols: dict[Expression, Value], known: Knowledge) -> z
 
 def _decisions(facts: Collection[tuple[Expression, bool]], symbols: dict[Expression, Value], known: Knowledge) -> list[z3.BoolRef]:
     """The comparisons of signed numbers among some decisions, as far as they have formulas."""
-    found: list[z3.BoolRef] = []
+    comparisons: list[z3.BoolRef] = []
     for fact, outcome in sorted(facts, key=repr):
         values = [_value(part, known, symbols) for part in fact.arguments]
         if all(value is not None and not value.base for value in values):
             one, other = (value.z3 for value in values if value is not None)
-            found.append(one < other if outcome else one >= other)
-    return found
+            comparisons.append(one < other if outcome else one >= other)
+    return comparisons
 
 
-def _verdict(name: str, found: Findings) -> Verdict:
-    count, reasons = len(found.checked[name]), found.reasons[name]
+def _verdict(name: str, findings: Findings) -> Verdict:
+    count, reasons = len(findings.checked[name]), findings.reasons[name]
     return Verdict(name, count, max(0, count - len(reasons)), list(reasons))
 
 
@@ -308,7 +308,7 @@ def _axes(map_: TensorMapArgument, sequence: LaunchSequence, contract: Contract,
 
     if not same(contract.term(map_.offset_bytes), z3.IntVal(0)):
         return None
-    found: list[int] = []
+    axes: list[int] = []
     left = list(range(len(array.shape)))
     strides = [z3.IntVal(size), *[contract.term(stride) for stride in map_.strides]]
     for extent, stride in zip(map_.extents, strides, strict=True):
@@ -320,8 +320,8 @@ def _axes(map_: TensorMapArgument, sequence: LaunchSequence, contract: Contract,
         if not fits:
             return None
         left.remove(fits[0])
-        found.append(fits[0])
-    return tuple(found)
+        axes.append(fits[0])
+    return tuple(axes)
 
 
 def _in_range(known: Knowledge) -> Callable[[Step], bool]:
@@ -458,10 +458,10 @@ def _value(content: Content, known: Knowledge, counters: dict[Expression, Value]
     if kind.endswith("64") and any(isinstance(part, int) and 1 << 31 <= part < 1 << 32 for part in content.arguments):
         return None
     instruction = Instruction(opcode, tuple(modifiers), (), None, False, 0, content.operation, None)
-    found = meaning(known, instruction, values, int(kind[1:]), kind.startswith("s"), ())
-    if found is None:
+    value = meaning(known, instruction, values, int(kind[1:]), kind.startswith("s"), ())
+    if value is None:
         return None
-    return known.seen(found, int(kind[1:]) * (2 if "wide" in modifiers else 1), True, ())
+    return known.seen(value, int(kind[1:]) * (2 if "wide" in modifiers else 1), True, ())
 
 
 def _chosen(content: Expression, known: Knowledge, counters: dict[Expression, Value] | None) -> Value | None:

@@ -141,10 +141,10 @@ class Provenance:
         key = (term.get_id(), *self.key(path))
         if key not in self._forms:
             self.kept.append((term, path))
-            self._forms[key] = self._found_form(self.known_of(term), path)
+            self._forms[key] = self._uncached_form(self.known_of(term), path)
         return self._forms[key]
 
-    def _found_form(self, term: z3.ArithRef, path: Path) -> Form:
+    def _uncached_form(self, term: z3.ArithRef, path: Path) -> Form:
         known = self._known
         for number in node_of(term).symbols & known.taken.keys():
             iteration, symbol = known.taken[number][0], term_of(number)
@@ -418,7 +418,7 @@ class Provenance:
         key = (id(access), case.shift, case.at)
         if key not in self._premises:
             self.kept.append(access)
-            self._premises[key] = self._found_premises(access, case)
+            self._premises[key] = self._uncached_premises(access, case)
         return self._premises[key]
 
     def key(self, path: Path) -> tuple[int, ...]:
@@ -427,7 +427,7 @@ class Provenance:
             self._keys[id(path)] = path, path_key(path)
         return self._keys[id(path)][1]
 
-    def _found_premises(self, access: Access, case: Case) -> Path:
+    def _uncached_premises(self, access: Access, case: Case) -> Path:
         loops = self.loop_of(access)
         if loops is None:
             return access.path
@@ -438,11 +438,11 @@ class Provenance:
     def loop_of(self, access: Access) -> z3.ArithRef | None:
         """The iteration of the loop that a load is in, or that it comes after; None for loads before all loops."""
         if id(access) not in self._loops_of:
-            self._loops_of[id(access)] = self._found_loop(access)
+            self._loops_of[id(access)] = self._uncached_loop(access)
             self.kept.append(access)
         return self._loops_of[id(access)]
 
-    def _found_loop(self, access: Access) -> z3.ArithRef | None:
+    def _uncached_loop(self, access: Access) -> z3.ArithRef | None:
         if access.iterations:
             if len(access.iterations) > 1:
                 raise NotShown("a load in nested loops")
@@ -490,7 +490,7 @@ class Provenance:
         load_barriers = self.barriers(access)
         if self.depends(load_barriers):
             raise NotShown("threads differ in the barriers they passed")
-        found: list[Case] = []
+        cases: list[Case] = []
         if iteration is None:
             for group in groups:
                 if group.iteration is None and (case := self._fixed(access, address, group, None)) is not None:
@@ -504,24 +504,24 @@ class Provenance:
                 case = Case(group, shift, None, 0)
                 if self._matches(access, address, case):
                     self._nothing_between(access, address, case, groups, span)
-                    found.append(case)
+                    cases.append(case)
                     break
-            if found:
+            if cases:
                 break
-        if not found:
+        if not cases:
             raise NotShown("no store was found that a load in a loop reads from")
-        for at in range(-found[0].shift):
+        for at in range(-cases[0].shift):
             if self.impossible((*access.path, iteration == at)):
                 continue
             for group in groups:
                 fixed = None if group.iteration is not None else self._fixed(access, address, group, at)
                 if fixed is not None:
                     self._nothing_between(access, address, fixed, groups, span)
-                    found.append(fixed)
+                    cases.append(fixed)
                     break
             else:
                 raise NotShown("no store was found that a load in the first iterations reads from")
-        return found
+        return cases
 
     def written(self, address: Form, case: Case) -> tuple[Numbers, Numbers, Numbers]:
         """The store, the unit within it and its thread that each thread's load reads. Raises ``NotShown``."""
@@ -591,10 +591,10 @@ class Provenance:
             None if iteration is None else iteration.get_id(),
         )
         if key not in self._distances:
-            self._distances[key] = self._found_distance(address, group, at, iteration)
+            self._distances[key] = self._uncached_distance(address, group, at, iteration)
         return self._distances[key]
 
-    def _found_distance(self, address: Form, group: Stores, at: int | None, iteration: z3.ArithRef | None) -> int | None:
+    def _uncached_distance(self, address: Form, group: Stores, at: int | None, iteration: z3.ArithRef | None) -> int | None:
         outer = self.outer_term(address.outer)
         if at is not None and iteration is not None:
             outer = z3.substitute(outer, (iteration, z3.IntVal(at)))

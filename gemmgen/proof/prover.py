@@ -193,18 +193,18 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
         obstacle = f"a precondition has no formula here: {error}"
     except OutOfTime:
         obstacle = f"the time is used up: {seconds:g} s"
-    found = []
+    properties = []
     for name in names:
         verdict = verdicts.get(name)
         if verdict is None:
-            found.append(Property(name, MEANINGS[name], "unproved", 0, 0, (obstacle,)))
+            properties.append(Property(name, MEANINGS[name], "unproved", 0, 0, (obstacle,)))
             continue
         status: Literal["proved", "refuted", "unproved"] = "proved" if verdict.holds else "unproved"
         example = asdict(verdict.counterexamples[0]) if verdict.counterexamples else None
         reasons = [*verdict.unproved]
         reasons += [f"seems not to hold at: {each.statement} {each.line}".strip() for each in verdict.counterexamples]
-        found.append(Property(name, MEANINGS[name], status, verdict.obligations, verdict.proved, tuple(reasons), example))
-    return KernelProof(launch.entry, tuple(found), time.process_time() - began, solver.queries)
+        properties.append(Property(name, MEANINGS[name], status, verdict.obligations, verdict.proved, tuple(reasons), example))
+    return KernelProof(launch.entry, tuple(properties), time.process_time() - began, solver.queries)
 
 
 def _no_launch(module: Module, function: Function, launch: KernelLaunch) -> str:

@@ -97,21 +97,21 @@ class Comparisons:
     def _least(self, monomial: Monomial, number: int, ranges: Mapping[int, Range], factors: dict[int, Range]) -> int | float:
         if not number:
             return 0
-        found: Range = (number, number)
+        bounds: Range = (number, number)
         for factor in monomial:
-            found = _product(found, self._range(node_with(factor), ranges, factors))
-        return found[0]
+            bounds = _product(bounds, self._range(node_with(factor), ranges, factors))
+        return bounds[0]
 
     def _range(self, part: Node, ranges: Mapping[int, Range], factors: dict[int, Range]) -> Range:
         """The values that a term may have."""
         if part.number in ranges:
             return ranges[part.number]
-        found = factors.get(part.number)
-        if found is None:
-            found = factors[part.number] = self._found_range(part, ranges, factors)
-        return found
+        bounds = factors.get(part.number)
+        if bounds is None:
+            bounds = factors[part.number] = self._uncached_range(part, ranges, factors)
+        return bounds
 
-    def _found_range(self, part: Node, ranges: Mapping[int, Range], factors: dict[int, Range]) -> Range:
+    def _uncached_range(self, part: Node, ranges: Mapping[int, Range], factors: dict[int, Range]) -> Range:
         if part.kind in (z3.Z3_OP_IDIV, z3.Z3_OP_MOD):
             divisor = part.children[1].term
             if not z3.is_int_value(divisor) or divisor.as_long() <= 0:
@@ -137,8 +137,8 @@ class Comparisons:
         return ANYTHING
 
     def _said(self, condition: Node) -> Says:
-        found = self._says.get(condition.number)
-        if found is None:
+        said = self._says.get(condition.number)
+        if said is None:
             sums: list[Form] = []
             ranges: list[tuple[int, Range]] = []
             implied: list[tuple[Node, Node]] = []
@@ -152,8 +152,8 @@ class Comparisons:
                         bound: Range = (-(-number // factor), math.inf) if factor > 0 else (-math.inf, number // factor)
                         ranges.append((unknown[0][0], bound))
                     sums.append(form)
-            found = self._says[condition.number] = Says(tuple(sums), tuple(ranges), tuple(implied))
-        return found
+            said = self._says[condition.number] = Says(tuple(sums), tuple(ranges), tuple(implied))
+        return said
 
     def _wanted(self, goal: Node) -> tuple[tuple[Node, Rows], ...]:
         """The parts of a goal, each with its rows."""

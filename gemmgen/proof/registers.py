@@ -160,15 +160,15 @@ def _never(function: Function) -> frozenset[str]:
     """Predicates that one comparison of two numbers writes, which does not hold."""
     constants = constants_of(function)
     writes = Counter(register.name for instruction in function.body for register in written(instruction))
-    found: set[str] = set()
+    predicates: set[str] = set()
     for instruction in function.body:
         if instruction.opcode != "setp" or instruction.guard is not None or instruction.modifiers not in (("ne", "b32"), ("ne", "s32")):
             continue
         target, *compared = instruction.operands
         one, other = (number_of(operand, constants) for operand in compared)
         if isinstance(target, Register) and writes[target.name] == 1 and one is not None and one == other:
-            found.add(target.name)
-    return frozenset(found)
+            predicates.add(target.name)
+    return frozenset(predicates)
 
 
 def _reads(instruction: Instruction, never: Container[str] = ()) -> Iterator[tuple[Register, str]]:

@@ -181,7 +181,7 @@ class Ring:
         fills: Mapping[int, tuple[tuple[int, int], ...]],
     ) -> None:
         self.launch, self.shared_bytes, self.known_fills = launch, shared_bytes, fills
-        self.found = Findings()
+        self.findings = Findings()
         self.maps: dict[str, TensorMapArgument] = {}
         by_name = {argument.name: argument for argument in sequence.tensor_maps}
         for parameter, name in zip(function.parameters, launch.arguments, strict=True):
@@ -244,7 +244,7 @@ class Ring:
         if not used:
             return state
         if any(used & group.registers for group in (state.open, *state.groups)):
-            self.found.note("races", ("registers", instruction.line), False, "a register of a product in flight", instruction)
+            self.findings.note("races", ("registers", instruction.line), False, "a register of a product in flight", instruction)
         return replace(state, dirty=state.dirty | used) if used - state.dirty else state
 
     def _of_products(self, instruction: Instruction) -> tuple[frozenset[str], frozenset[str]]:
@@ -293,7 +293,7 @@ class Ring:
         assert isinstance(state, State)
         self._ended(state, role, facts)
         self._asked.setdefault(role.threads, set()).add(state.registers)
-        note = self.found.note
+        note = self.findings.note
         note("progress", ("end", role.threads), not state.held, "a slot is still held when its readers end")
         note("progress", ("end of filling", role.threads), state.promised < 0, "the last use of the ring is not filled")
         in_flight = state.groups or state.open.slots
@@ -328,7 +328,7 @@ class Ring:
             return
         held = [max(counts, default=0) or self._granted for counts in asked]
         fine = all(len(counts) == 1 for counts in asked) and sum(held) <= self._granted * len(asked)
-        self.found.note("progress", "registers", fine, "groups of warps may ask for more registers than the block has")
+        self.findings.note("progress", "registers", fine, "groups of warps may ask for more registers than the block has")
 
     def idle(self, state: object) -> bool:
         """True for threads that neither fill nor read the ring."""
@@ -336,20 +336,22 @@ class Ring:
 
     def together(self, states: Sequence[object], complete: bool, facts: Mapping[Expression, bool]) -> Sequence[object]:
         """All roles have used the ring as often since the last time."""
-        found = [state for state in states if isinstance(state, State)]
-        ring = [state for state in found if state.fills or state.reads]
-        if any(state.uses > MAX_USES for state in found):
+        settled = [state for state in states if isinstance(state, State)]
+        ring = [state for state in settled if state.fills or state.reads]
+        if any(state.uses > MAX_USES for state in settled):
             raise Unliftable(None, f"more than {MAX_USES} uses of the ring between two decisions that all roles take")
         if not complete:
             return states
         if any(state.uses for state in ring):
             self.parties.add(frozenset(state.user for state in ring))
         same = len({state.uses for state in ring}) <= 1
-        self.found.note("progress", "uses between decisions", same, "the ring is not filled and read equally often between two decisions")
+        self.findings.note(
+            "progress", "uses between decisions", same, "the ring is not filled and read equally often between two decisions"
+        )
         if self.fragments is None:
-            return [replace(state, uses=0) for state in found]
-        tracked = self.fragments.together([state.tracked for state in found], facts)
-        return [replace(state, uses=0, tracked=each) for state, each in zip(found, tracked, strict=True)]
+            return [replace(state, uses=0) for state in settled]
+        tracked = self.fragments.together([state.tracked for state in settled], facts)
+        return [replace(state, uses=0, tracked=each) for state, each in zip(settled, tracked, strict=True)]
 
     def counted(self, state: object, number: int, name: Expression) -> object:
         """Counts of products follow a counter that has a name from now on."""
@@ -373,7 +375,7 @@ class Ring:
         if not isinstance(address, int):
             raise Unliftable(instruction, "a barrier whose address is not known")
         inside = SHARED_BASE <= address <= SHARED_BASE + self.shared_bytes - BARRIER_BYTES and address % BARRIER_BYTES == 0
-        self.found.note("memory", (instruction.line, address), inside, "outside of shared memory, or not aligned", instruction)
+        self.findings.note("memory", (instruction.line, address), inside, "outside of shared memory, or not aligned", instruction)
         if kind == "init":
             count = values.of(operands[1])
             if state.started or sum(threads) != 1 or not isinstance(count, int) or any(address == other for other, _ in state.barriers):
@@ -427,7 +429,7 @@ class Ring:
         if not holds:
             raise Unliftable(instruction, reason)
         for name in ("races", "progress", "initialised"):
-            self.found.checked[name].add(("ring", instruction.line))
+            self.findings.checked[name].add(("ring", instruction.line))
 
     def _promised(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], address: int, count: int) -> State:
         slot = state.use % self._slots()
@@ -457,20 +459,20 @@ class Ring:
 
     def _map(self, instruction: Instruction, operand: Operand, values: Values) -> TensorMapArgument:
         assert isinstance(operand, Address)
-        found = self.maps.get(_variable(values.of(operand.base)))
-        if found is None or operand.offset:
+        tensor_map = self.maps.get(_variable(values.of(operand.base)))
+        if tensor_map is None or operand.offset:
             raise Unliftable(instruction, "a tensor map that is not known")
-        self.used_maps.add(found.name)
+        self.used_maps.add(tensor_map.name)
         coordinates = operand.extra[0] if operand.extra else None
         if (
             not isinstance(coordinates, Vector)
-            or len(coordinates.elements) != len(found.extents)
-            or not found.box
-            or found.element_strides
-            or found.interleave != "none"
+            or len(coordinates.elements) != len(tensor_map.extents)
+            or not tensor_map.box
+            or tensor_map.element_strides
+            or tensor_map.interleave != "none"
         ):
             raise Unliftable(instruction, "only boxes of plain maps are modelled")
-        return found
+        return tensor_map
 
     def _copy(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
         words, operands = instruction.modifiers, instruction.operands
@@ -498,7 +500,7 @@ class Ring:
         if any("multicast" in word for word in words) and not self.in_cluster:
             raise Unliftable(instruction, "this copy is not modelled")
         if self.launch.programmatic and not state.dependencies:
-            self.found.note("races", ("dependencies", instruction.line), False, "the launch before may still run", instruction)
+            self.findings.note("races", ("dependencies", instruction.line), False, "the launch before may still run", instruction)
         if (
             words.index("tensor")
             and "shared::cluster" in words
@@ -510,11 +512,11 @@ class Ring:
 
     def _filled(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
         target, source, barrier = instruction.operands[:3]
-        found = self._map(instruction, source, values)
-        self.fetched_maps.add(found.name)
+        tensor_map = self._map(instruction, source, values)
+        self.fetched_maps.add(tensor_map.name)
         start, address = values.of(target), values.of(barrier)
-        size = box_bytes(found)
-        if row_pitch(found) != row_bytes(found):
+        size = box_bytes(tensor_map)
+        if row_pitch(tensor_map) != row_bytes(tensor_map):
             raise Unliftable(instruction, "boxes with gaps between their rows are not modelled as stages")
         if not isinstance(start, int) or not isinstance(address, int) or threads != role.threads:
             raise Unliftable(instruction, "a copy whose place is not known")
@@ -525,11 +527,11 @@ class Ring:
         if self.fragments is not None:
             assert isinstance(source, Address) and isinstance(source.extra[0], Vector)
             coordinates = [values.of(element) for element in source.extra[0].elements]
-            state = replace(state, tracked=self.fragments.filled(state.tracked, state.uses, found.name, start, coordinates))
+            state = replace(state, tracked=self.fragments.filled(state.tracked, state.uses, tensor_map.name, start, coordinates))
         total = sum(each for _, each in filled)
         self._ring(instruction, total <= state.promised, "more bytes than were promised")
         apart = all(start + size <= other or other + length <= start for other, length in state.filled)
-        self.found.note("races", ("boxes", instruction.line), apart, "overlaps another copy of its slot", instruction)
+        self.findings.note("races", ("boxes", instruction.line), apart, "overlaps another copy of its slot", instruction)
         if total < state.promised:
             return replace(state, filled=filled)
         regions = tuple(sorted(filled))
@@ -541,44 +543,54 @@ class Ring:
     def _sent(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
         """A box leaves shared memory: its bytes are written, visible to TMA, and stay until its thread has waited."""
         target, source = instruction.operands[:2]
-        found = self._map(instruction, target, values)
-        self.written_maps.add(found.name)
+        tensor_map = self._map(instruction, target, values)
+        self.written_maps.add(tensor_map.name)
         start = values.of(source)
         if "bulk_group" not in instruction.modifiers or not isinstance(start, int | tuple):
             raise Unliftable(instruction, "a copy whose place is not known")
-        number = self._footprint(instruction, start, box_rows(found) * row_pitch(found), threads, False, SHARED_ALIGNMENT, box=found)
+        number = self._footprint(
+            instruction, start, box_rows(tensor_map) * row_pitch(tensor_map), threads, False, SHARED_ALIGNMENT, box=tensor_map
+        )
         self._users.setdefault(number, set()).add(role.threads)
         owners = self._owners[number][0]
         ready = np.zeros(len(owners), np.bool_)
         for other in state.visible:
             ready |= self._owners[other][0] >= 0
-        self.found.note("initialised", instruction.line, bool(ready[owners >= 0].all()), "sends bytes that were not written", instruction)
+        self.findings.note(
+            "initialised", instruction.line, bool(ready[owners >= 0].all()), "sends bytes that were not written", instruction
+        )
         unsettled = state.plain | state.fenced_stores | state.older
         fine = not any(self._overlap(number, other) for other in unsettled)
-        self.found.note("races", ("sent", instruction.line), fine, "stores are not visible to TMA yet", instruction)
+        self.findings.note("races", ("sent", instruction.line), fine, "stores are not visible to TMA yet", instruction)
         if state.senders not in ((), threads):
             raise Unliftable(instruction, "different threads send results")
-        sent = self._box(state, instruction, target, found, threads, values)
-        state = self._result(state, role, instruction, found, start, threads, values)
+        sent = self._box(state, instruction, target, tensor_map, threads, values)
+        state = self._result(state, role, instruction, tensor_map, start, threads, values)
         return replace(state, leaving=state.leaving | {number}, senders=threads, sent=sent)
 
     def _box(
-        self, state: State, instruction: Instruction, target: Operand, found: TensorMapArgument, threads: tuple[bool, ...], values: Values
+        self,
+        state: State,
+        instruction: Instruction,
+        target: Operand,
+        tensor_map: TensorMapArgument,
+        threads: tuple[bool, ...],
+        values: Values,
     ) -> frozenset[tuple[int, tuple[Content, ...]]]:
         """Notes where a box goes; the boxes of this state with it. In one iteration of the loops no statement stores a box twice."""
         assert isinstance(target, Address) and isinstance(target.extra[0], Vector)
         coordinates = tuple(place for element in target.extra[0].elements if (place := values.of(element)) is not None)
-        if len(coordinates) < len(found.extents):
-            self.found.note("once", ("place", instruction.line), False, "the coordinates of a box are not known", instruction)
+        if len(coordinates) < len(tensor_map.extents):
+            self.findings.note("once", ("place", instruction.line), False, "the coordinates of a box are not known", instruction)
             return state.sent
         key = self._numbers[id(instruction)], coordinates
-        self.found.note("once", ("twice", instruction.line), key not in state.sent, "may store a box twice", instruction)
+        self.findings.note("once", ("twice", instruction.line), key not in state.sent, "may store a box twice", instruction)
         true = frozenset(fact for fact, holds in values.facts.items() if holds and fact.operation == "lt.s32")
         for thread, here in enumerate(threads):
             if here:
                 mine = tuple(place for each in coordinates if (place := of_thread(each, thread)) is not None)
                 bounded = frozenset(fact for fact in true if any(isinstance(each, Expression) and _within(fact, each) for each in mine))
-                self.sends.add(Sent(found.name, key[0], thread, mine, bounded))
+                self.sends.add(Sent(tensor_map.name, key[0], thread, mine, bounded))
         return state.sent | {key}
 
     def _iteration(self, state: State, role: Role, counter: Expression) -> None:
@@ -601,7 +613,7 @@ class Ring:
         state: State,
         role: Role,
         instruction: Instruction,
-        found: TensorMapArgument,
+        tensor_map: TensorMapArgument,
         start: int | tuple[int, ...],
         threads: tuple[bool, ...],
         values: Values,
@@ -616,7 +628,7 @@ class Ring:
             if here:
                 coordinates = [of_thread(values.of(element), thread) for element in target.extra[0].elements]
                 begin = start if isinstance(start, int) else start[thread]
-                tracked = self.fragments.left(tracked, instruction, found.name, begin, coordinates, groups)
+                tracked = self.fragments.left(tracked, instruction, tensor_map.name, begin, coordinates, groups)
         return replace(state, tracked=tracked)
 
     def renamed(self, role: Role, old: Expression, name: Expression, grows: bool) -> object:
@@ -628,13 +640,13 @@ class Ring:
         if self.fragments is not None:
             state = replace(state, tracked=self.fragments.renamed(state.tracked, old, name))
         if not grows and any(_mentions(places, name) for _, places in state.sent):
-            self.found.note("once", ("counter", name), False, "a loop that stores boxes begins again")
-        kept: set[tuple[int, tuple[Content, ...]]] = set()
+            self.findings.note("once", ("counter", name), False, "a loop that stores boxes begins again")
+        renewed_boxes: set[tuple[int, tuple[Content, ...]]] = set()
         for line, places in state.sent:
             renewed = tuple(place for each in places if (place := renamed(each, old, name)) is not None)
             if len(renewed) == len(places):
-                kept.add((line, renewed))
-        return state if kept == state.sent else replace(state, sent=frozenset(kept))
+                renewed_boxes.add((line, renewed))
+        return state if renewed_boxes == state.sent else replace(state, sent=frozenset(renewed_boxes))
 
     # -- products ----------------------------------------------------------------------------------------------
 
@@ -661,7 +673,7 @@ class Ring:
         used, targets = self._of_products(instruction)
         sources = used - targets
         fine = not (targets | sources) & state.dirty
-        self.found.note(
+        self.findings.note(
             "races", ("product", instruction.line), fine, "other statements used its registers since the last fence", instruction
         )
         flying = (state.open, *state.groups)
@@ -670,7 +682,7 @@ class Ring:
         fine = all(each == result or not used & each[1] for each in others) and not any(
             targets & (group.registers - frozenset().union(*[each for _, each in group.results])) for group in flying
         )
-        self.found.note("races", ("operands", instruction.line), fine, "its registers belong to another product in flight", instruction)
+        self.findings.note("races", ("operands", instruction.line), fine, "its registers belong to another product in flight", instruction)
         slots = frozenset[int]()
         for which, operand in enumerate((a, b)):
             if not isinstance(operand, Vector):
@@ -695,15 +707,15 @@ class Ring:
         """The slots that an operand in shared memory lies in; each must be held, and its bytes filled."""
         if not isinstance(content, int | tuple):
             raise Unliftable(instruction, "a matrix descriptor that is not known")
-        found: set[int] = set()
+        slots: set[int] = set()
         for first in range(0, len(role.threads), WARPGROUP_THREADS):
             if not role.threads[first]:
                 continue
             bits = content if isinstance(content, int) else content[first]
             if isinstance(content, tuple) and len(set(content[first : first + WARPGROUP_THREADS])) > 1:
                 raise Unliftable(instruction, "a matrix descriptor that differs within a warpgroup")
-            found |= self._slots_read(state, instruction, bits, which)
-        return frozenset(found)
+            slots |= self._slots_read(state, instruction, bits, which)
+        return frozenset(slots)
 
     def _slots_read(self, state: State, instruction: Instruction, bits: int, which: int) -> set[int]:
         if not self.known_fills:
@@ -720,13 +732,13 @@ class Ring:
         addresses, _ = operand_chunks(instruction, bits, which)
         low, high = int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
         inside = low >= SHARED_BASE and high <= SHARED_BASE + self.shared_bytes
-        self.found.note("memory", (instruction.line, bits), inside, "reads outside of shared memory", instruction)
+        self.findings.note("memory", (instruction.line, bits), inside, "reads outside of shared memory", instruction)
         if not inside:
             raise Unliftable(instruction, "reads outside of shared memory")
         slots = frozenset(
             int(slot) for slot in np.unique(self._slot_of[(addresses.reshape(-1, 1) - SHARED_BASE + np.arange(CHUNK_BYTES)).ravel()])
         )
-        self.found.note("initialised", (instruction.line, bits), -1 not in slots, "reads bytes that no copy fills", instruction)
+        self.findings.note("initialised", (instruction.line, bits), -1 not in slots, "reads bytes that no copy fills", instruction)
         return slots - {-1}
 
     # -- threads' own accesses ---------------------------------------------------------------------------------
@@ -746,7 +758,7 @@ class Ring:
         mine = [each for each, here in zip(numbers, role.threads, strict=True) if here]
         if any(mine.count(each) != threads for each in set(mine)) or any(not 0 <= each < 16 for each in mine):
             raise Unliftable(instruction, "a barrier whose threads are not those that come to it")
-        self.found.note("progress", ("barrier", instruction.line), True, "")
+        self.findings.note("progress", ("barrier", instruction.line), True, "")
         if not state.started:
             if threads != len(role.threads):
                 raise Unliftable(instruction, "some threads meet before the block does")
@@ -791,7 +803,7 @@ class Ring:
         opcode = instruction.opcode
         if instruction.has("param"):
             why = beyond_parameters(self._function, instruction)
-            self.found.note("memory", instruction.line, not why, why, instruction)
+            self.findings.note("memory", instruction.line, not why, why, instruction)
             return state
         if instruction.has("const"):
             self.direct[id(instruction)] = instruction
@@ -800,11 +812,11 @@ class Ring:
             if opcode in ("st", "ld") and instruction.has("global"):
                 self.direct[id(instruction)] = instruction
                 if self.launch.programmatic and not state.dependencies:
-                    self.found.note("races", ("dependencies", instruction.line), False, "the launch before may still run", instruction)
+                    self.findings.note("races", ("dependencies", instruction.line), False, "the launch before may still run", instruction)
                 return state
             if opcode in ("red", "atom") and instruction.has("global"):
                 for name in ("memory", "once", "races", "initialised"):
-                    self.found.note(name, instruction.line, False, "threads change global memory by atomics", instruction)
+                    self.findings.note(name, instruction.line, False, "threads change global memory by atomics", instruction)
                 return state
             raise Unliftable(instruction, "an access of unknown space")
         if opcode in ("red", "atom"):
@@ -835,20 +847,20 @@ class Ring:
     def _stored(self, state: State, instruction: Instruction, number: int) -> State:
         recent = state.plain | state.fenced_stores | state.loads
         meets = any(self._meets(number, other) for other in (number, *recent))
-        self.found.note("races", ("store", instruction.line), not meets, "meets another access without a barrier", instruction)
+        self.findings.note("races", ("store", instruction.line), not meets, "meets another access without a barrier", instruction)
         engine = state.leaving.union(state.left, *state.leaving_groups)
         fine = not any(self._overlap(number, other) for other in engine)
-        self.found.note("races", ("engine", instruction.line), fine, "TMA may still read there", instruction)
-        kept = {
+        self.findings.note("races", ("engine", instruction.line), fine, "TMA may still read there", instruction)
+        sets = {
             name: frozenset(other for other in stores if not self._overlap(number, other))
             for name, stores in (("visible", state.visible), ("older", state.older))
         }
-        return replace(state, plain=state.plain | {number}, visible=kept["visible"], older=kept["older"])
+        return replace(state, plain=state.plain | {number}, visible=sets["visible"], older=sets["older"])
 
     def _loaded(self, state: State, instruction: Instruction, number: int) -> State:
         recent = state.plain | state.fenced_stores
         meets = any(self._meets(number, other) for other in recent)
-        self.found.note("races", ("load", instruction.line), not meets, "meets a store without a barrier", instruction)
+        self.findings.note("races", ("load", instruction.line), not meets, "meets a store without a barrier", instruction)
         owners = self._owners[number][0]
         ready = np.zeros(len(owners), np.bool_)
         for other in state.visible | state.older:
@@ -860,11 +872,11 @@ class Ring:
 
     def _unwritten(self, state: State, instruction: Instruction, bytes_: np.ndarray) -> None:
         """Notes the bytes of a load that no thread of this block wrote before."""
-        self.found.note("initialised", instruction.line, not bytes_.any(), "reads bytes that were not written", instruction)
+        self.findings.note("initialised", instruction.line, not bytes_.any(), "reads bytes that were not written", instruction)
 
     def _inside(self, instruction: Instruction, start: int, size: int, alignment: int) -> bool:
         inside = start >= SHARED_BASE and start + size <= SHARED_BASE + self.shared_bytes and start % alignment == 0
-        self.found.note("memory", (instruction.line, start), inside, "outside of shared memory, or not aligned", instruction)
+        self.findings.note("memory", (instruction.line, start), inside, "outside of shared memory, or not aligned", instruction)
         return inside
 
     def _footprint(
@@ -891,7 +903,7 @@ class Ring:
                     place = box_places(box, start).ravel() if box is not None else np.arange(start, start + size)
                     before = owners[place - SHARED_BASE]
                     if stores and ((before >= 0) & ((before != owner) | by_warp)).any():  # a lane names a row of its warp
-                        self.found.note("races", ("one store", instruction.line), False, "two threads store the same bytes", instruction)
+                        self.findings.note("races", ("one store", instruction.line), False, "two threads store the same bytes", instruction)
                     owners[place - SHARED_BASE] = owner
             self._footprints[key] = len(self._owners)
             self._owners.append((owners, stores))
@@ -922,14 +934,14 @@ class Ring:
             raise Unliftable(None, "a ring that is not filled by one thread")
         whole = all(party == self.fillers | self.readers for party in self.parties)
         for name in ("races", "progress", "initialised"):
-            self.found.note(name, "parties", whole, "the ring may be used without its filler, or without some of its readers")
+            self.findings.note(name, "parties", whole, "the ring may be used without its filler, or without some of its readers")
         self._counted(counts)
         self._disjoint(counts)
         self.enough_registers()
 
     def _counted(self, counts: Mapping[int, int]) -> None:
         """Phases end with one arrival of each warp, or of the filler."""
-        note = self.found.note
+        note = self.findings.note
         arriving = sum(sum(self.arrivals.get(role, ())) for role in self.readers)
         fine = all(counts[each] == 1 for each in self.full) and all(counts[each] == arriving for each in self.empty)
         for name in ("races", "progress", "initialised"):
@@ -962,7 +974,7 @@ class Ring:
         for bytes_ in touched.values():
             taken[bytes_] += 1
         apart = not (taken > 1).any() and not self._parted_meet()
-        self.found.note("races", "separate memory", apart, "slots, barriers and the memory of teams of threads overlap")
+        self.findings.note("races", "separate memory", apart, "slots, barriers and the memory of teams of threads overlap")
 
     def _parted_meet(self) -> bool:
         """True if roles that have parted may touch the same bytes: barriers that the whole block met at before do not order them."""
@@ -1021,15 +1033,15 @@ def _contains(threads: tuple[bool, ...], others: tuple[bool, ...]) -> bool:
 
 def product_registers(function: Function) -> frozenset[str]:
     """Names of the registers that the function's products read and write."""
-    found: set[str] = set()
+    names: set[str] = set()
     for instruction in function.body:
         if instruction.opcode == "wgmma" and instruction.has("mma_async"):
             for operand in instruction.operands[:2]:
                 if isinstance(operand, Vector):
-                    found |= {register.name for register in registers_of(operand)}
+                    names |= {register.name for register in registers_of(operand)}
             if instruction.has("sp"):
-                found |= {register.name for register in registers_of(instruction.operands[3])}
-    return frozenset(found)
+                names |= {register.name for register in registers_of(instruction.operands[3])}
+    return frozenset(names)
 
 
 def uses_rings(function: Function) -> bool:

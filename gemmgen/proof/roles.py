@@ -142,12 +142,12 @@ class Values:
             case Symbol(name, offset):
                 return self._runner.symbol(name, offset)
             case Address(base, offset, _):
-                found = self.of(base)
-                if isinstance(found, int):
-                    return found + offset
-                if isinstance(found, tuple):
-                    return tuple(each + offset for each in found)
-                return found if offset == 0 else None
+                content = self.of(base)
+                if isinstance(content, int):
+                    return content + offset
+                if isinstance(content, tuple):
+                    return tuple(each + offset for each in content)
+                return content if offset == 0 else None
         return None
 
 
@@ -325,9 +325,9 @@ class Runner:
                 environment = dict(self._forget(role, name).environment)
                 environment[register] = Expression(held.operation, (held.arguments[0], name)) if isinstance(held, Expression) else name
                 changed.append(replace(self._forget(role, name), environment=_stored(environment)))
-            kept = {fact: outcome for fact, outcome in facts.items() if not fact.mentions(name) and not _same_counter(fact, limit)}
-            kept[Expression(comparison.operation, (name, limit))] = facts[comparison]
-            return tuple(changed), kept, name, False, 1
+            other_facts = {fact: outcome for fact, outcome in facts.items() if not fact.mentions(name) and not _same_counter(fact, limit)}
+            other_facts[Expression(comparison.operation, (name, limit))] = facts[comparison]
+            return tuple(changed), other_facts, name, False, 1
         return roles, facts, None, False, None
 
     def _renamed(self, roles: tuple[Role, ...], old: Expression, name: Expression, grows: bool) -> tuple[Role, ...]:
@@ -344,12 +344,12 @@ class Runner:
         return tuple(changed)
 
     def _about(self, facts: Facts, old: Expression, name: Expression) -> Facts:
-        found: Facts = {}
+        renewed_facts: Facts = {}
         for fact, outcome in facts.items():
             renewed = renamed(fact, old, name)
             if isinstance(renewed, Expression):
-                found[renewed] = outcome
-        return found
+                renewed_facts[renewed] = outcome
+        return renewed_facts
 
     def _forget(self, role: Role, name: Expression) -> Role:
         environment = {register: value for register, content in role.environment if (value := replaced(content, name, None)) is not None}
@@ -364,23 +364,23 @@ class Runner:
 
     def _rest(self, roles: tuple[Role, ...], facts: Facts) -> tuple[tuple[Role, ...], Facts]:
         """All roles where they end or need a decision, and the facts that still matter."""
-        found: list[Role] = []
+        settled: list[Role] = []
         pending = list(reversed(roles))
         while pending:
             role = pending.pop()
             if role.ended or role.waiting == MEETING:
-                found.append(role)
+                settled.append(role)
                 continue
             left = self._walk(role, facts, self.flow.end)
             if len(left) == 1:
-                found.append(left[0])
+                settled.append(left[0])
             else:
                 pending += reversed(left)
-        if all(role.waiting == MEETING for role in found):
-            met = self._met(tuple(found), facts)
+        if all(role.waiting == MEETING for role in settled):
+            met = self._met(tuple(settled), facts)
             if met is not None:
                 return self._rest(met, facts)
-        return tuple(found), facts
+        return tuple(settled), facts
 
     def _meets_again(self, role: Role, instruction: Instruction) -> bool:
         """True for a barrier at which roles become one again."""
@@ -415,8 +415,10 @@ class Runner:
                 if ended:
                     self.monitor.finished(state, role, facts)
                     environment = {}
-                kept = environment if inner else self._only_live(environment, block)
-                return [Role(role.threads, block, 0, _stored(kept), state, () if ended else tuple(origins.items()), None, ended)]
+                live_environment = environment if inner else self._only_live(environment, block)
+                return [
+                    Role(role.threads, block, 0, _stored(live_environment), state, () if ended else tuple(origins.items()), None, ended)
+                ]
             statements = self.flow.blocks[block]
             if place == 0 and not inner:
                 environment = self._only_live(environment, block)
@@ -559,10 +561,10 @@ class Runner:
 
         The limit is at least 1. The iteration is a small number, or follows one that is below the limit.
         """
-        found = without_beginning(comparison)
-        if found is None:
+        parts = without_beginning(comparison)
+        if parts is None:
             return None
-        beginning, iteration, limit = found
+        beginning, iteration, limit = parts
         if facts.get(Expression("lt.s32", (limit, 1))) is not False:
             return None
         if isinstance(iteration, Expression):
@@ -577,8 +579,8 @@ class Runner:
     def _operand(self, operand: Operand, values: Values) -> Content | None:
         register, is_negated = negated_register(operand)
         if register is not None and is_negated:
-            found = values.of(register)
-            return None if found is None else logic("not", (found,))
+            content = values.of(register)
+            return None if content is None else logic("not", (content,))
         if isinstance(operand, Float):
             return None
         return values.of(operand)
@@ -705,9 +707,11 @@ class Runner:
         """A role that waits at the end of its basic block, with the state that matters afterwards."""
         live = frozenset[str]().union(*[self._live[other] for other in self.flow.successors[here.block]])
         guard = self.flow.blocks[here.block][here.place].guard
-        kept = tuple((name, value) for name, value in here.environment if name in live or (guard is not None and name == guard.name))
+        live_environment = tuple(
+            (name, value) for name, value in here.environment if name in live or (guard is not None and name == guard.name)
+        )
         origins = tuple(item for item in here.origins if item[0] == comparison)
-        return replace(here, environment=kept, origins=origins, waiting=comparison)
+        return replace(here, environment=live_environment, origins=origins, waiting=comparison)
 
     def _region(self, block: int) -> tuple[int, frozenset[int]] | None:
         """The block where the ways from a block meet, and the basic blocks in between; None if they form a loop or only end together."""
@@ -828,8 +832,8 @@ def _stored(environment: Mapping[str, Content]) -> tuple[tuple[str, Content], ..
 
 def _shared_by(guard: tuple[int, ...], threads: tuple[bool, ...]) -> Content:
     """A predicate of some threads: one number where they agree."""
-    found = {holds for holds, mine in zip(guard, threads, strict=True) if mine}
-    return found.pop() if len(found) == 1 else guard
+    contents = {holds for holds, mine in zip(guard, threads, strict=True) if mine}
+    return contents.pop() if len(contents) == 1 else guard
 
 
 def _wanted(roles: Sequence[Role]) -> Expression | None:

@@ -55,10 +55,10 @@ def within_dense(known: Knowledge, offset: z3.ArithRef, array: Array, count: int
         return known.solver.proves(premises, goal)
 
     for extent in array.shape[:0:-1]:
-        found = _split(known, form, extent, proves)
-        if found is None:
+        parts = _split(known, form, extent, proves)
+        if parts is None:
             return False
-        inner, form = found
+        inner, form = parts
         index = _sum(known, inner)
         if not proves(index >= 0) or not proves(index + count <= as_term(extent)):
             return False
@@ -125,14 +125,14 @@ def _of_problem(known: Knowledge, monomial: Monomial) -> bool:
 def _multiples(form: Mapping[Monomial, int], width: Mapping[Monomial, int]) -> dict[Monomial, int]:
     """The quotients of those monomials of a sum that are multiples of the first monomial of a width."""
     leading, number = next(iter(width.items()))
-    found: dict[Monomial, int] = {}
+    quotients: dict[Monomial, int] = {}
     for monomial, times in form.items():
         left = list(monomial)
         if times % number == 0 and all(left.count(factor) >= leading.count(factor) for factor in leading):
             for factor in leading:
                 left.remove(factor)
-            found[tuple(left)] = times // number
-    return found
+            quotients[tuple(left)] = times // number
+    return quotients
 
 
 def _split(
@@ -195,13 +195,13 @@ def _in_plane(
 
 def _sizes(number: int, factors: Sequence[z3.ArithRef]) -> list[z3.ArithRef]:
     """A product, and its form in which a multiple of a quotient is a dividend without its remainder."""
-    found = [z3.Product(z3.IntVal(number), *factors)]
+    sizes = [z3.Product(z3.IntVal(number), *factors)]
     for place, factor in enumerate(factors):
         if factor.decl().kind() == z3.Z3_OP_IDIV and z3.is_int_value(factor.arg(1)) and not number % factor.arg(1).as_long():
             dividend, divisor = factor.children()
             others = [other for at, other in enumerate(factors) if at != place]
-            found.append(z3.Product(z3.IntVal(number // divisor.as_long()), *others, dividend - dividend % divisor))
-    return found
+            sizes.append(z3.Product(z3.IntVal(number // divisor.as_long()), *others, dividend - dividend % divisor))
+    return sizes
 
 
 def _alike(known: Knowledge, form: Mapping[Monomial, int], names: dict[object, int]) -> dict[Monomial, int]:
@@ -214,11 +214,11 @@ def _alike(known: Knowledge, form: Mapping[Monomial, int], names: dict[object, i
         dividend, divisor = (tuple(sorted(known.polynomials.of(part).items())) for part in term.children())
         return names.setdefault((dividend, divisor), factor)
 
-    found: dict[Monomial, int] = {}
+    merged: dict[Monomial, int] = {}
     for monomial, times in form.items():
         alike = tuple(sorted(map(name, monomial)))
-        found[alike] = found.get(alike, 0) + times
-    return {monomial: times for monomial, times in found.items() if times}
+        merged[alike] = merged.get(alike, 0) + times
+    return {monomial: times for monomial, times in merged.items() if times}
 
 
 def _quotient(
@@ -274,7 +274,7 @@ def _factors(known: Knowledge, extent: Term) -> tuple[int, list[z3.ArithRef]] | 
 
 def _divided(term: z3.ArithRef, size: int) -> list[z3.ArithRef] | None:
     """The parts of a sum, each divided by a number that all of them are multiples of."""
-    found: list[z3.ArithRef] = []
+    quotients: list[z3.ArithRef] = []
     for part in _summands(term):
         number = 1
         rest: list[z3.ArithRef] = []
@@ -287,12 +287,12 @@ def _divided(term: z3.ArithRef, size: int) -> list[z3.ArithRef] | None:
             return None
         left = number // size
         if len(rest) == 1 and left == 1:
-            found += _summands(rest[0])
+            quotients += _summands(rest[0])
         elif rest:
-            found.append(z3.Product(*([z3.IntVal(left)] if left != 1 else []), *rest))
+            quotients.append(z3.Product(*([z3.IntVal(left)] if left != 1 else []), *rest))
         else:
-            found.append(z3.IntVal(left))
-    return found
+            quotients.append(z3.IntVal(left))
+    return quotients
 
 
 def _summands(term: z3.ArithRef) -> list[z3.ArithRef]:

@@ -129,10 +129,10 @@ def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, 
         _carry_out(known, instruction, block, path, state)
         return
     data = {
-        register.name: found
+        register.name: known_data
         for operand in instruction.operands
         for register in registers_of(operand)
-        if not isinstance(found := state.get(DATA + register.name, UNKNOWN), Value | bool | z3.BoolRef)
+        if not isinstance(known_data := state.get(DATA + register.name, UNKNOWN), Value | bool | z3.BoolRef)
     }
     known.latest, known.stored = None, ()
     if instruction.opcode == "st":
@@ -157,20 +157,20 @@ def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, 
         for target in targets:
             state[DATA + target.name] = Applied("setp", inputs) if alone else UNKNOWN
         return
-    found = results(instruction, data, known.latest, choice, path, compared)
+    known_data = results(instruction, data, known.latest, choice, path, compared)
     first = instruction.operands[0]
     places = first.elements if isinstance(first, Vector) else (first,)
     for place, register in enumerate(places):
         if isinstance(register, Register):
             old = data.get(register.name, UNKNOWN)
-            datum: Data = found[place] if len(found) == len(places) else UNKNOWN
+            datum: Data = known_data[place] if len(known_data) == len(places) else UNKNOWN
             state[DATA + register.name] = datum if guard is None else Chosen(guard, datum, old)
 
 
 def _compared(predicate: Register | None, state: State) -> Sequence[Data]:
     """The data that the comparison which gave a predicate its present content compared; nothing if it is not known."""
-    found = None if predicate is None else state.get(DATA + predicate.name)
-    return found.operands if isinstance(found, Applied) else ()
+    data = None if predicate is None else state.get(DATA + predicate.name)
+    return data.operands if isinstance(data, Applied) else ()
 
 
 def _carry_out(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
@@ -247,8 +247,8 @@ def _assign(known: Knowledge, instruction: Instruction, path: Path, state: State
         return
     guard, old = path[-1], state.get(name)
     if isinstance(result, Value):
-        kept = choose(guard, result, old) if isinstance(old, Value) else None
-        state[name] = kept if kept is not None else known.anything(bits_of(targets[0].type))
+        merged = choose(guard, result, old) if isinstance(old, Value) else None
+        state[name] = merged if merged is not None else known.anything(bits_of(targets[0].type))
     else:
         other = old if isinstance(old, bool | z3.BoolRef) else known.any_condition()
         state[name] = z3.If(as_condition(guard), as_condition(result), as_condition(other))
@@ -434,21 +434,21 @@ def uniform_comparison(known: Knowledge, instruction: Instruction) -> Condition 
 def _logic(known: Knowledge, instruction: Instruction, state: State) -> Condition | None:
     conditions = [_predicate(known, operand, state) for operand in instruction.operands[1:]]
     parts = [as_condition(condition) for condition in conditions]
-    found: Condition | None = None
+    result: Condition | None = None
     match instruction.opcode:
         case "and":
-            found = z3.And(*parts)
+            result = z3.And(*parts)
         case "or":
-            found = z3.Or(*parts)
+            result = z3.Or(*parts)
         case "xor":
-            found = z3.Xor(parts[0], parts[1])
+            result = z3.Xor(parts[0], parts[1])
         case "not":
-            found = negation(conditions[0])
+            result = negation(conditions[0])
         case "mov":
-            found = conditions[0]
-    if found is not None and not isinstance(found, bool) and all(isinstance(condition, bool) for condition in conditions):
-        return z3.is_true(z3.simplify(found))
-    return found
+            result = conditions[0]
+    if result is not None and not isinstance(result, bool) and all(isinstance(condition, bool) for condition in conditions):
+        return z3.is_true(z3.simplify(result))
+    return result
 
 
 def _conversion(known: Knowledge, instruction: Instruction, path: Path, state: State) -> Value | None:
@@ -671,10 +671,10 @@ def _minimum(known: Knowledge, instruction: Instruction, values: list[Value], bi
 def _bits_of_two(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
     if instruction.opcode == "not":
         return None if values[0].base else subtract(constant(-1), values[0])
-    found = bitwise(instruction.opcode, values[0], values[1], bits)
-    if found is None and instruction.opcode == "or" and bits == 64 and not values[0].base and not values[1].base and not known.guessing:
+    number = bitwise(instruction.opcode, values[0], values[1], bits)
+    if number is None and instruction.opcode == "or" and bits == 64 and not values[0].base and not values[1].base and not known.guessing:
         return _high_words(known, *(known.seen(value, bits, False, path) for value in values))
-    return found
+    return number
 
 
 def _high_words(known: Knowledge, a: Value, b: Value) -> Value:

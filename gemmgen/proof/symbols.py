@@ -95,8 +95,8 @@ def operation_of(instruction: Instruction) -> Operation | None:
     """The meaning of a statement that computes a number from numbers; None if it has none here."""
     opcode, kind = instruction.opcode, instruction.type
     if kind == "pred":
-        found: Operation | None = _PREDICATES.get(opcode)
-        return found
+        operation: Operation | None = _PREDICATES.get(opcode)
+        return operation
     bits = _BITS.get(kind[1:])
     if bits is None or kind[0] not in "sub" or "sat" in instruction.modifiers or "cc" in instruction.modifiers:
         return None
@@ -166,11 +166,11 @@ def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
 
     def table(a: int, b: int, c: int, bits_of_table: int) -> int:
         full = (1 << bits) - 1
-        found = 0
+        rows = 0
         for row in range(8):
             if bits_of_table >> row & 1:
-                found |= (a if row & 4 else a ^ full) & (b if row & 2 else b ^ full) & (c if row & 1 else c ^ full)
-        return found
+                rows |= (a if row & 4 else a ^ full) & (b if row & 2 else b ^ full) & (c if row & 1 else c ^ full)
+        return rows
 
     meanings: dict[str, Operation] = {
         "mov": lambda a: a,
@@ -263,16 +263,16 @@ def _expression(instruction: Instruction, values: tuple[Content, ...]) -> Conten
 
 def _added(kind: str, values: tuple[Content, ...]) -> Content:
     """A sum of 32 bits; a number is added to the iteration that a sum ends with, so that its beginning stays as it is."""
-    found = Expression(f"add.{kind}", values)
+    total = Expression(f"add.{kind}", values)
     whole, number = values
-    if not isinstance(whole, Expression) or not isinstance(number, int) or whole.operation != found.operation:
-        return found
+    if not isinstance(whole, Expression) or not isinstance(number, int) or whole.operation != total.operation:
+        return total
     beginning, iteration = whole.arguments
     if isinstance(iteration, int):
         return Expression(whole.operation, (beginning, iteration + number & 0xFFFFFFFF))
     if isinstance(iteration, Expression) and iteration.operation == "counter":
         return Expression(whole.operation, (beginning, Expression("add.s32", (iteration, number))))
-    return found
+    return total
 
 
 def without_beginning(comparison: Expression) -> tuple[Content, Content, Content] | None:
@@ -340,8 +340,8 @@ def _comparison(instruction: Instruction, values: tuple[Content, ...]) -> Conten
         a, b, negative = b, 1 if a == 0 else 2, not negative
     if order == "eq" and isinstance(a, int):
         a, b = b, a
-    found = Expression(f"{order}.{kind}", (a, b))
-    return logic("not", (found,)) if negative else found
+    comparison = Expression(f"{order}.{kind}", (a, b))
+    return logic("not", (comparison,)) if negative else comparison
 
 
 def _above(value: Expression) -> int:

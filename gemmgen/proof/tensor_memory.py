@@ -94,10 +94,10 @@ class Barriers:
 
 
 def _address(instruction: Instruction, operand: Operand, values: Values) -> int:
-    found = values.of(operand)
-    if not isinstance(found, int):
+    address = values.of(operand)
+    if not isinstance(address, int):
         raise Unliftable(instruction, "a barrier whose address is not known")
-    return found
+    return address
 
 
 class Survey:
@@ -324,7 +324,7 @@ class TensorRings(Ring):
         """Nothing is in flight at the end, and nothing allocated."""
         assert isinstance(state, TensorState)
         super().finished(state, role, facts)
-        self.found.note("memory", ("columns", role.threads), not state.columns, "tensor memory is still allocated when the block ends")
+        self.findings.note("memory", ("columns", role.threads), not state.columns, "tensor memory is still allocated when the block ends")
         self._quiet(state, "when the block ends")
 
     def _quiet(self, state: TensorState, when: str) -> None:
@@ -357,7 +357,7 @@ class TensorRings(Ring):
         if not equal:
             raise Unliftable(None, f"{subject} not used equally often by both parties between two decisions")
         for name in ("races", "progress", "initialised"):
-            self.found.checked[name].add(("uses", subject))
+            self.findings.checked[name].add(("uses", subject))
 
     def _handed_on(self, states: Collection[TensorState]) -> None:
         self._equal([state.iterations for state in states], "the sets of sums are")
@@ -365,7 +365,7 @@ class TensorRings(Ring):
         loaded = frozenset().union(*[state.loaded for state in states])
         for set_, first, width in loaded:
             fine = any(set_ == other and begin <= first and first + width <= begin + count for other, begin, count in sums)
-            self.found.note("initialised", ("sums", set_, first, width), fine, "readers load sums that no product wrote")
+            self.findings.note("initialised", ("sums", set_, first, width), fine, "readers load sums that no product wrote")
 
     def met(self, roles: Sequence[Role]) -> TensorState:
         """The state of all threads at a barrier where they meet again."""
@@ -373,7 +373,7 @@ class TensorRings(Ring):
         states = [state for state in self.between(roles, range(len(roles))) if isinstance(state, TensorState)]
         for state in states:
             self._quiet(state, "when the block meets")
-            self.found.note("races", "fences", not state.changed, "no tcgen05.fence::before_thread_sync before the block meets")
+            self.findings.note("races", "fences", not state.changed, "no tcgen05.fence::before_thread_sync before the block meets")
             if state.groups or state.leaving or any(state.leaving_groups) or state.barriers != states[0].barriers:
                 raise Unliftable(None, "operations in flight when the block meets")
         first = states[0]
@@ -405,10 +405,10 @@ class TensorRings(Ring):
         return self.known.stages
 
     def _met_first(self, state: TensorState, role: Role, instruction: Instruction, values: Values) -> State:
-        found = super()._meet(state, role, instruction, values)
-        assert isinstance(found, TensorState)
-        self.found.note("races", ("fence", instruction.line), not state.changed, "no tcgen05.fence::before_thread_sync", instruction)
-        return replace(found, ordered=False)
+        met = super()._meet(state, role, instruction, values)
+        assert isinstance(met, TensorState)
+        self.findings.note("races", ("fence", instruction.line), not state.changed, "no tcgen05.fence::before_thread_sync", instruction)
+        return replace(met, ordered=False)
 
     def _meet(self, state: State, role: Role, instruction: Instruction, values: Values) -> State:
         assert isinstance(state, TensorState)
@@ -428,7 +428,7 @@ class TensorRings(Ring):
         number = values.of(instruction.operands[0])
         if all(role.threads) and number == 0 and len(instruction.operands) == 1 and not state.changed:
             self._quiet(state, "when the block meets")
-            self.found.note("progress", ("barrier", instruction.line), True, "")
+            self.findings.note("progress", ("barrier", instruction.line), True, "")
             return replace(_settled(state), ordered=False)
         raise Unliftable(instruction, "only barriers of the whole block are modelled for tensor memory")
 
@@ -521,7 +521,7 @@ class TensorRings(Ring):
         whole = values.of(instruction.operands[0]) == BASE and columns == state.columns and all(role.everyone.threads)
         self._ring(instruction, whole and len(self._warps(instruction, threads)) == 1, "does not free the allocated columns, once")
         self._quiet(state, "when its columns are freed")
-        self.found.note("races", ("after", instruction.line), state.ordered, "no tcgen05.fence::after_thread_sync", instruction)
+        self.findings.note("races", ("after", instruction.line), state.ordered, "no tcgen05.fence::after_thread_sync", instruction)
         return replace(state, columns=0)
 
     def _place(
@@ -536,7 +536,7 @@ class TensorRings(Ring):
         offset = offset + operand.offset & 0xFFFFFFFF
         lane, column = offset >> 16, offset & 0xFFFF
         inside = column + width <= state.columns and lane < LANES
-        self.found.note("memory", (instruction.line, offset), inside, "columns that are not allocated", instruction)
+        self.findings.note("memory", (instruction.line, offset), inside, "columns that are not allocated", instruction)
         if not inside:
             raise Unliftable(instruction, "columns that are not allocated")
         return lane, column
@@ -549,7 +549,7 @@ class TensorRings(Ring):
             raise Unliftable(instruction, "this load of tensor memory is not modelled")
         lanes, columns = LOADS[shape]
         self._ring(instruction, state.opened >= 0 and role.threads in self.readers, "sums are loaded before their products are waited for")
-        self.found.note("races", ("after", instruction.line), state.ordered, "no tcgen05.fence::after_thread_sync", instruction)
+        self.findings.note("races", ("after", instruction.line), state.ordered, "no tcgen05.fence::after_thread_sync", instruction)
         content = values.of(address.base) if isinstance(address, Address) else None
         key = (id(instruction), content, threads)
         if key not in self._loads:
@@ -570,19 +570,19 @@ class TensorRings(Ring):
     ) -> frozenset[tuple[int, int]]:
         """The columns that threads load, each from the lanes of its warp."""
         lanes, columns = shape
-        found: set[tuple[int, int]] = set()
+        cells: set[tuple[int, int]] = set()
         before = (-1, -1)
         for thread, here in enumerate(threads):
             if here:
                 lane, column = self._place(state, instruction, address, thread, values, columns)
                 first = thread // WARP_THREADS % WARPS_OF_LANES * WARP_THREADS
                 mine = first <= lane and lane + lanes <= first + WARP_THREADS and lane % LANES_AT_ONCE == 0
-                self.found.note("memory", (instruction.line, "lanes", thread), mine, "lanes of another warp", instruction)
+                self.findings.note("memory", (instruction.line, "lanes", thread), mine, "lanes of another warp", instruction)
                 if thread % WARP_THREADS and (lane, column) != before:
                     raise Unliftable(instruction, "threads of a warp load from different addresses")
                 before = lane, column
-                found.add((column, columns))
-        return frozenset(found)
+                cells.add((column, columns))
+        return frozenset(cells)
 
     def _multiply(self, state: TensorState, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> TensorState:
         name = instruction.first_of(tuple(KINDS))
@@ -599,7 +599,7 @@ class TensorRings(Ring):
             raise Unliftable(instruction, problem or f"products of {form.m} rows are not modelled")
         lane, column = self._place(state, instruction, d, threads.index(True), values, form.n)
         self._ring(instruction, state.opened >= 0 and lane == 0, "a product writes sums that are not waited for")
-        self.found.note("races", ("after", instruction.line), state.ordered, "no tcgen05.fence::after_thread_sync", instruction)
+        self.findings.note("races", ("after", instruction.line), state.ordered, "no tcgen05.fence::after_thread_sync", instruction)
         slots: set[int] = set()
         for which, operand in enumerate((a, b)):
             slots |= self._operand_slots(state, instruction, values.of(operand), which, (form.m, form.n)[which], bits, name)
@@ -607,9 +607,9 @@ class TensorRings(Ring):
         cells = (state.opened, column, form.n)
         self.set_columns[state.opened].add((column, form.n))
         alone = all(other == cells or not _overlap(cells, other) for other in state.begun) and self._kinds.setdefault(cells, name) == name
-        self.found.note("races", ("order", instruction.line), alone, "products of two shapes in flight write the same sums", instruction)
+        self.findings.note("races", ("order", instruction.line), alone, "products of two shapes in flight write the same sums", instruction)
         begins = _is_zero(predicate, values)
-        self.found.note(
+        self.findings.note(
             "initialised",
             ("sums", instruction.line),
             begins or cells in state.begun,
@@ -629,13 +629,13 @@ class TensorRings(Ring):
             addresses = _operand_chunks(instruction, content, which, rows, bits, name)
             low, high = int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
             inside = low >= SHARED_BASE and high <= SHARED_BASE + self.shared_bytes
-            self.found.note("memory", (instruction.line, content), inside, "reads outside of shared memory", instruction)
+            self.findings.note("memory", (instruction.line, content), inside, "reads outside of shared memory", instruction)
             if not inside:
                 raise Unliftable(instruction, "reads outside of shared memory")
             places = (addresses.reshape(-1, 1) - SHARED_BASE + np.arange(CHUNK_BYTES)).ravel()
-            found = frozenset(int(slot) for slot in np.unique(self._slot_of[places]))
-            self.found.note("initialised", (instruction.line, content), -1 not in found, "reads bytes that no copy fills", instruction)
-            self._slots_of_operands[key] = found - {-1}
+            stages = frozenset(int(slot) for slot in np.unique(self._slot_of[places]))
+            self.findings.note("initialised", (instruction.line, content), -1 not in stages, "reads bytes that no copy fills", instruction)
+            self._slots_of_operands[key] = stages - {-1}
         slots = self._slots_of_operands[key]
         self._ring(instruction, slots <= {slot for slot, _ in state.held}, "a product reads a stage that is not held")
         return slots
@@ -675,8 +675,8 @@ class TensorRings(Ring):
             if set_ != another
         )
         for name in ("races", "progress", "initialised"):
-            self.found.note(name, "arrivals", fine, f"a set is released by {arriving} arrivals, which is not what its barrier counts")
-            self.found.note(name, "sets", apart, "sets of sums overlap in tensor memory")
+            self.findings.note(name, "arrivals", fine, f"a set is released by {arriving} arrivals, which is not what its barrier counts")
+            self.findings.note(name, "sets", apart, "sets of sums overlap in tensor memory")
         self._disjoint({**counts, self.address_at: 1})
 
 

@@ -63,9 +63,9 @@ def forget_terms() -> None:
 def node_of(term: z3.ExprRef) -> Node:
     """A term taken apart."""
     number = term.get_id()
-    found = _NODES.get(number)
-    if found is not None:
-        return found
+    node = _NODES.get(number)
+    if node is not None:
+        return node
     pending: list[tuple[z3.ExprRef, int, list[tuple[z3.ExprRef, int]]]] = [_opened(term, number)]
     while pending:
         part, number, children = pending[-1]
@@ -130,8 +130,8 @@ def mentions(term: z3.ExprRef | int | bool, parts: Iterable[z3.ExprRef]) -> bool
     """True if one of the symbols, or other terms, occurs in a term."""
     if isinstance(term, int):
         return False
-    whole, found = node_of(term), [node_of(part) for part in parts]
-    if any(part.number in whole.symbols for part in found):
+    whole, nodes = node_of(term), [node_of(part) for part in parts]
+    if any(part.number in whole.symbols for part in nodes):
         return True
-    numbers = {part.number for part in found if part.symbols <= whole.symbols}
+    numbers = {part.number for part in nodes if part.symbols <= whole.symbols}
     return bool(numbers) and any(part.number in numbers for part in whole.parts())

@@ -38,7 +38,7 @@ def kernel() -> tuple[LaunchSequence, str]:
 
 def followed(ptx: str) -> Findings:
     module, (launch,) = parse(ptx), kernel()[0].launches
-    return follow_tensor_memory(kernel()[0], launch, module, module.functions[launch.entry], lambda: None)[0].found
+    return follow_tensor_memory(kernel()[0], launch, module, module.functions[launch.entry], lambda: None)[0].findings
 
 
 def test_both_rings_are_proved() -> None:
@@ -160,7 +160,7 @@ def reasons(name: str, source: str) -> dict[str, list[str]]:
     (launch,) = sequence.launches
     module = parse(compile_source(source, architecture="sm_100a", options=COMPILE_OPTIONS, name="kernel.cu").ptx)
     try:
-        found = follow_tensor_memory(sequence, launch, module, with_floats(module.functions[launch.entry]), lambda: None)[0].found
+        found = follow_tensor_memory(sequence, launch, module, with_floats(module.functions[launch.entry]), lambda: None)[0].findings
     except Unliftable as error:
         return {"races": [str(error)]}
     return {each: list(found.reasons[each]) for each in (*OF_RINGS, "memory") if found.reasons[each]}

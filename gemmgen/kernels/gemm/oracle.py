@@ -495,7 +495,7 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
     value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
     bound = np.zeros(value.shape)
     grouping, m = plan.spec.grouping, case.dimensions["m"]
-    products, kept, places = [], list[Tracked](), group_rows(grouping, arrays[plan.ends_of_groups], m)
+    products, present, places = [], list[Tracked](), group_rows(grouping, arrays[plan.ends_of_groups], m)
     a = gathered_rows(arrays["A"], arrays["gather"]) if grouping.gathered else arrays["A"]
     c = np.zeros((m, *arrays["C"].shape[1:]), arrays["C"].dtype) if grouping.scattered else arrays["C"]
     for index, rows in enumerate(places):
@@ -515,9 +515,9 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
             exists = (targets >= 0) & (targets < len(value))
             to = targets[exists]
             inner = products[-1].inner  # rows that go nowhere are no results
-            kept.append(replace(inner, value=inner.value[exists], bound=inner.bound[exists]))
+            present.append(replace(inner, value=inner.value[exists], bound=inner.bound[exists]))
         value[to], bound[to] = expected.value[exists], 0.0 if expected.bound is None else expected.bound[exists]
-    largest = _largest(arrays, kept if grouping.scattered else [product.inner for product in products])
+    largest = _largest(arrays, present if grouping.scattered else [product.inner for product in products])
     return {"C": Expected(value, bound)} | largest | extra(products, places)
 
 

@@ -51,12 +51,12 @@ def compress(dense: npt.NDArray[Any], numbers: npt.NDArray[Any], prune: bool = F
     byte = np.uint8
     first = np.where(takes[0], byte(0), np.where(takes[1], byte(1), byte(2)))
     second = np.where(takes[3], byte(3), np.where(takes[2], byte(2), byte(1)))
-    kept = np.empty((rows, k // FOUR, KEPT), dense.dtype)
-    kept[:, :, 0] = np.where(takes[0], values[0], np.where(takes[1], values[1], values[2]))
-    kept[:, :, 1] = np.where(takes[3], values[3], np.where(takes[2], values[2], values[1]))
+    nonzero = np.empty((rows, k // FOUR, KEPT), dense.dtype)
+    nonzero[:, :, 0] = np.where(takes[0], values[0], np.where(takes[1], values[1], values[2]))
+    nonzero[:, :, 1] = np.where(takes[3], values[3], np.where(takes[2], values[2], values[1]))
     nibbles = (first | second << byte(2)).reshape(rows, k // WORD_K, WORD_K // FOUR)
     words = (nibbles[:, :, 0::2] | nibbles[:, :, 1::2] << byte(4)).view(np.uint16).reshape(rows, k // WORD_K)
-    return kept.reshape(rows, k // 2), words
+    return nonzero.reshape(rows, k // 2), words
 
 
 def places(metadata: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

@@ -52,12 +52,12 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
     shape = tuple(extent.evaluate(problem) for extent in _output(plan).shape)
     with np.errstate(all="ignore"):
         elements = to_type(tracked(lines, ELEMENTS[a.stored].computed_in), a.value)
-        kept: dict[str, Tracked] = {}
-        elements = apply_steps(a.prologue, elements, partial(_of_elements, plan, case, arrays), _coordinates(plan, lines.shape), kept)
+        by_name: dict[str, Tracked] = {}
+        elements = apply_steps(a.prologue, elements, partial(_of_elements, plan, case, arrays), _coordinates(plan, lines.shape), by_name)
         depth = path_length(plan, problem)
         results: dict[str, Expected] = {}
         for store in a.element_stores:
-            value, bound = stored_output(store, spread(kept[store.name], lines.shape), arrays[store.name])
+            value, bound = stored_output(store, spread(by_name[store.name], lines.shape), arrays[store.name])
             own = arrays[store.name].shape
             results[store.name] = Expected(value.reshape(own), bound.reshape(own))
         if a.state == "moments":

@@ -64,9 +64,9 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
         "mainloop": mainloop,
     }
     numbers = Layout.packed((groups, request.n), "f32" if by_bytes else request.a.type)
-    kept = {"B": ("b", Layout.packed(packed_shape(request.k, request.n, weights.bits), "u32")), "scales": ("scales", numbers)}
-    kept |= {"zeros": ("zeros", numbers)} if weights.zeros else {}
-    return fitted(spec, request, changes, kept=kept)
+    arrays = {"B": ("b", Layout.packed(packed_shape(request.k, request.n, weights.bits), "u32")), "scales": ("scales", numbers)}
+    arrays |= {"zeros": ("zeros", numbers)} if weights.zeros else {}
+    return fitted(spec, request, changes, kept=arrays)
 
 
 def may_launch_early(spec: GemmSpec) -> bool:

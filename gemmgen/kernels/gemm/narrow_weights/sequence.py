@@ -60,10 +60,10 @@ def narrow_sequence(
         meaning = "the partial products of all slices, one after the other"
         workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, meaning)
         # One scale for a column multiplies the sum of all slices.
-        kept = () if loop.group else (more[0].argument("input"),)
-        main = [*(argument for argument in factors if argument not in kept), workspace]
+        read_again = () if loop.group else (more[0].argument("input"),)
+        main = [*(argument for argument in factors if argument not in read_again), workspace]
         arguments = [*arguments, workspace]
-        launches = (reduction_launch(name, spec, problem, matrices, workspace, kept),)
+        launches = (reduction_launch(name, spec, problem, matrices, workspace, read_again),)
     launch = main_launch(
         name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks, grid.blocks_of_device(spec)
     )

@@ -46,9 +46,9 @@ def sparse_product(
 
     at = places(metadata)
     shape = a.shape[0], b.shape[1]
-    product = np.stack([row @ b[kept] for row, kept in zip(a, at, strict=True)]) if len(a) else np.zeros(shape)
+    product = np.stack([row @ b[selected] for row, selected in zip(a, at, strict=True)]) if len(a) else np.zeros(shape)
     if exact:
         return product, np.zeros(shape)
     sizes_a, sizes_b = magnitude(loop.type_a, a), magnitude(loop.type_b, b)
-    size = np.stack([row @ sizes_b[kept] for row, kept in zip(sizes_a, at, strict=True)]) if len(a) else np.zeros(shape)
+    size = np.stack([row @ sizes_b[selected] for row, selected in zip(sizes_a, at, strict=True)]) if len(a) else np.zeros(shape)
     return product, 2 * sum_error(loop, slices, a.shape[1], joined) * size + SMALLEST

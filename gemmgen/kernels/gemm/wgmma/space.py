@@ -568,8 +568,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     # A tile wider than the problem needs, clusters that have no second tile to share, slices without a step; or those that wait for SMs: no
     # block multiplies while it sends its sums, and 640 x 8192 x 7168 took 1.5 times as long by two slices in four waves as by whole tiles.
     room = device.sm_count * lattice.resident
-    kept = (lattice.tile_n < n + 8) | (lattice.tile_n <= COLUMNS[0])
-    kept &= (
+    wanted = (lattice.tile_n < n + 8) | (lattice.tile_n <= COLUMNS[0])
+    wanted &= (
         (lattice.tile_m < m + BLOCK_ROWS)
         & (tiles_m >= lattice.cluster_m)
         & (tiles_n >= lattice.cluster_n)
@@ -578,10 +578,10 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     )
     if storage.joined and lattice.ping_pong:
         # Groups take turns for nothing where a block has one tile: 72 kernels of two products took 0.2% more than those of one group.
-        kept &= batch * tiles_m * tiles_n > room
-    if not kept.any():
+        wanted &= batch * tiles_m * tiles_n > room
+    if not wanted.any():
         return None
-    chosen = np.flatnonzero(kept)
+    chosen = np.flatnonzero(wanted)
     at = _Columns(lattice, chosen)
     tiles_m, tiles_n, depth = tiles_m[chosen], tiles_n[chosen], depth[chosen]
     divided = bool((at.cluster_k > 1).any())
