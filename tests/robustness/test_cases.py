@@ -51,7 +51,7 @@ def test_a_planted_mistake_is_noticed(case: dict[str, Any], tmp_path: Path) -> N
     text = changed(case)
     for folder in ("gemmgen", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for other in ("specs", "templates", "generated", "pyproject.toml"):
+    for other in ("docs", "specs", "templates", "generated", "pyproject.toml"):
         (tmp_path / other).symlink_to(ROOT / other)
     (tmp_path / "gemmgen" / case["in"]).write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/robustness/{case['tests'][0]}"]
