@@ -103,7 +103,7 @@ def test_warpgroups_multiply_many_rows(kind: str) -> None:
     b, a = weight_of(k, n, kind), activations_of(rows, k, kind)
     weight: Any = ops.compress_2_4(b)
     result = "s32" if kind == "s8" else "f32"
-    for form in (form_of(rows, n, kind, 132, True), form_of(4096, 4096, kind, 132, True)):
+    for form in {form_of(*sizes, kind, 132, True) for sizes in ((rows, n), (4096, 4096), (2048, 11008))}:
         call = Call(form, kind, 16 if kind == "s8" else 8, 4, result, False, None, architecture, True)
         plan = plan_gemm(spec_of(call), architecture)
         c = np.zeros((rows, n), np.int32 if kind == "s8" else np.float32)
@@ -121,6 +121,6 @@ def test_every_form_suits_every_architecture(name: str, kind: str) -> None:
     """Shared memory of a block is 99 KiB on some."""
     architecture = find_architecture(name)
     aligned = 16 if kind == "s8" else 8
-    for form in {form_of(rows, 4096, kind, 132, architecture.supports("wgmma")) for rows in (1, 40, 100, 4096)}:
+    for form in {form_of(rows, 4096, kind, 132, architecture.supports("wgmma")) for rows in (1, 40, 100, 1100, 4096)}:
         call = Call(form, kind, aligned, 4, "f32", True, None, architecture, True)
         assert plan_gemm(spec_of(call), architecture).architecture == architecture
