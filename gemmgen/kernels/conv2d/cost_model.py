@@ -80,35 +80,44 @@ class WarpgroupCosts:
     """Times of a copy of rows of 64 bytes by TMA over that of rows of 128 bytes, which end with a step and begin at sectors."""
     pixel_rows: float
     """Factor of the products and copies of tiles whose rows are pixels, where TMA copies rows of whole steps that begin at sectors."""
+    odd_window_row: float
+    """Factor of such times where taps share pixels."""
+    wide_vectors: float
+    """Factor of the products and copies of tiles of ``WIDE_TILE`` pixels whose vectors threads copy, where the filter has one tap."""
+    row_stores: float
+    """Factor of ``stores`` where rows of products are pixels, the filter has one tap, and a tile ``FEW_STEPS`` steps at most."""
     shared_reads: float
     """Part of the shared memory's rate at which tensor cores read tiles: 0 if they never wait for it, else over 1 / it."""
 
 
 WARPGROUP_COSTS = {
     True: WarpgroupCosts(
-        in_flight=0.636,
-        issue=1.55,
-        window_loads=0.582,
-        loads=0.752,
-        stores=2.914,
-        joined=759,
-        copies=1.45,
-        shared=0.77,
-        crowd=0.571,
+        in_flight=0.509,
+        issue=1.876,
+        window_loads=0.64,
+        loads=0.827,
+        stores=4.407,
+        joined=863,
+        copies=1.595,
+        shared=0.963,
+        crowd=0.52,
         scattered=1.1,
         window=0.972,
-        crowded_window=1.38,
-        tall_window=0.729,
-        pointwise=1.05,
-        vector_start=0.5,
+        crowded_window=1.143,
+        tall_window=0.802,
+        pointwise=0.924,
+        vector_start=0.782,
         part_of_row=4.0,
-        odd_row=1.89,
+        odd_row=2.859,
         part_of_odd_row=2.12,
         odd_row_of_clusters=1.32,
         short_odd_row=2.39,
         short_row=1.0,
-        pixel_rows=1.18,
+        pixel_rows=1.074,
         shared_reads=0.369,
+        odd_window_row=0.91,
+        wide_vectors=1.51,
+        row_stores=1.1,
     ),
     False: WarpgroupCosts(
         in_flight=COPIES_IN_FLIGHT,
@@ -134,12 +143,17 @@ WARPGROUP_COSTS = {
         short_row=1.76,
         pixel_rows=1.0,
         shared_reads=0.0,
+        odd_window_row=1.0,
+        wide_vectors=1.0,
+        row_stores=1.0,
     ),
 }
-"""For 16-bit floats, fitted to 55 drawn layers on an H200, up to 34 instances of each, so that the chosen one takes little longer than the
-best: 1.032 times as a mean, 1.06 to 1.09 of layers left out of the fit, 1.12 before. For integers, the times of copies in NHWC are fitted
-to 47 layers: 1.030, and 1.033 of layers left out, 1.055 before."""
+"""For 16-bit floats, fitted to 176 drawn and named layers on an H200, up to 34 instances of each, so that the chosen one takes little
+longer than the best: 1.039 times as a mean, 1.059 before. For integers, the times of copies in NHWC are fitted to 47 layers: 1.030, and
+1.033 of layers left out, 1.055 before."""
 
+WIDE_TILE, FEW_STEPS = 256, 4
+"""Pixels of a tile and steps for which a few costs are their own."""
 WIDE_WINDOW = 256
 """Pixels of a tile whose taps share them, from which on it is crowded."""
 BLOCK_ROWS, SHARED_RATE = 64, 128
@@ -249,7 +263,9 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         loaded *= 1 - costs.crowd * (1 - works / (blocks * turns))  # fewer blocks load in the last turn
     crowded = costs.crowded_window if loop.tile_pixels > WIDE_WINDOW or turns > 1 else costs.window
     slow = (crowded if plan.taps == 3 else costs.tall_window) if plan.windows else 1.0
+    slow *= costs.wide_vectors if taps == 1 and loop.vectors and loop.tile_pixels == WIDE_TILE else 1.0
     slow *= costs.pixel_rows if loop.pixel_rows and copies == 1.0 else 1.0
+    stores = costs.stores * (costs.row_stores if taps == 1 and loop.pixel_rows and steps <= FEW_STEPS else 1.0)
     reads = 1 + plan.arrays_like_output
     return Work(
         blocks=blocks,
@@ -263,7 +279,7 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         shared_clocks=costs.shared_reads * _shared_bytes(plan) / SHARED_RATE,
         loaded_bytes=loaded * slow,
         in_flight=costs.in_flight * loop.stages,
-        stored_bytes=costs.stores * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
+        stored_bytes=stores * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
         memory_bytes=cost(plan, problem).bytes,
         turns=min(2, loop.cluster_k),  # the first block of a cluster waits for the others, and reads their sums
         early=spec.early_launch,
@@ -298,7 +314,8 @@ def _row_copies(plan: WarpgroupPlan, problem: Mapping[str, int], costs: Warpgrou
     if times == 1.0:
         return costs.short_row if plan.loop.b.row_bytes < 128 else times
     times *= costs.odd_row_of_clusters if plan.loop.b.blocks > 1 else 1.0
-    return times * (costs.short_odd_row if plan.loop.b.row_bytes < 128 else 1.0)
+    times *= costs.short_odd_row if plan.loop.b.row_bytes < 128 else 1.0
+    return max(1.0, times * costs.odd_window_row) if plan.windows else times
 
 
 def _direct_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
