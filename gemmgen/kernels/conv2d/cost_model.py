@@ -84,6 +84,8 @@ class WarpgroupCosts:
     """Factor of such times where taps share pixels."""
     wide_vectors: float
     """Factor of the products and copies of tiles of ``WIDE_TILE`` pixels whose vectors threads copy, where the filter has one tap."""
+    narrow_vectors: float
+    """The same of tiles of ``NARROW_TILE`` output channels at most, under more taps."""
     row_stores: float
     """Factor of ``stores`` where rows of products are pixels, the filter has one tap, and a tile ``FEW_STEPS`` steps at most."""
     shared_reads: float
@@ -117,6 +119,7 @@ WARPGROUP_COSTS = {
         shared_reads=0.369,
         odd_window_row=0.91,
         wide_vectors=1.51,
+        narrow_vectors=1.17,
         row_stores=1.1,
     ),
     False: WarpgroupCosts(
@@ -145,6 +148,7 @@ WARPGROUP_COSTS = {
         shared_reads=0.0,
         odd_window_row=1.0,
         wide_vectors=1.0,
+        narrow_vectors=1.0,
         row_stores=1.0,
     ),
 }
@@ -152,8 +156,8 @@ WARPGROUP_COSTS = {
 longer than the best: 1.039 times as a mean, 1.059 before. For integers, the times of copies in NHWC are fitted to 47 layers: 1.030, and
 1.033 of layers left out, 1.055 before."""
 
-WIDE_TILE, FEW_STEPS = 256, 4
-"""Pixels of a tile and steps for which a few costs are their own."""
+WIDE_TILE, NARROW_TILE, FEW_STEPS = 256, 112, 4
+"""Pixels and channels of a tile and steps for which a few costs are their own."""
 WIDE_WINDOW = 256
 """Pixels of a tile whose taps share them, from which on it is crowded."""
 BLOCK_ROWS, SHARED_RATE = 64, 128
@@ -263,7 +267,8 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         loaded *= 1 - costs.crowd * (1 - works / (blocks * turns))  # fewer blocks load in the last turn
     crowded = costs.crowded_window if loop.tile_pixels > WIDE_WINDOW or turns > 1 else costs.window
     slow = (crowded if plan.taps == 3 else costs.tall_window) if plan.windows else 1.0
-    slow *= costs.wide_vectors if taps == 1 and loop.vectors and loop.tile_pixels == WIDE_TILE else 1.0
+    if loop.vectors and loop.tile_pixels == WIDE_TILE:
+        slow *= costs.wide_vectors if taps == 1 else costs.narrow_vectors if loop.tile_m <= NARROW_TILE else 1.0
     slow *= costs.pixel_rows if loop.pixel_rows and copies == 1.0 else 1.0
     stores = costs.stores * (costs.row_stores if taps == 1 and loop.pixel_rows and steps <= FEW_STEPS else 1.0)
     reads = 1 + plan.arrays_like_output

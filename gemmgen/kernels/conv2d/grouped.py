@@ -249,8 +249,8 @@ def _clocks(known: Mapping[str, int], tile: GroupedTile) -> float:
     return max(waiting * ceil(max(1.0, each / resident)), working * (ceil(each) if each < MANY_BLOCKS else each))
 
 
-FEW_ROWS = 4
-"""Rows of tiles of eight columns under a stride, where they are many: 64 images of 256 channels of 76 x 76 in 32 groups take 75 us, 89 with
+FEW_COLUMNS = (8, 10, 6, 4)
+"""Columns of tiles of 32 pixels under a stride, where tiles are many: 64 images of 256 channels of 76 x 76 in 32 groups take 75 us, 89 with
 tiles of 5 x 20; eight of ten layers take 0.84 to 0.98 of their time before, two 1.02 and 1.0."""
 SQUARE, FULL_SQUARES, SQUARED = 8, 0.8, 32
 """Rows and columns of tiles for groups of so many channels in many tiles, where so much of them lies within the image: small tiles, whose
@@ -268,10 +268,12 @@ def _squares(known: Mapping[str, int]) -> tuple[int, int, int] | None:
 
 
 def _few_rows(known: Mapping[str, int]) -> tuple[int, int, int] | None:
-    """A tile of few rows with one warp for its pixels, of many for a stride; None where other tiles are usual."""
-    if known["stride_h"] == 1 or not (known["p"] and known["q"]):
+    """A tile of two sixteens of pixels with one warp for them, of many for a stride; None where other tiles are usual."""
+    p, q = known["p"], known["q"]
+    if known["stride_h"] == 1 or not (p and q):
         return None
-    rows, columns = min(FEW_ROWS, known["p"]), min(SQUARE, known["q"] + known["q"] % 2)
+    shapes = [(min(2 * SLICE // columns, p), columns) for columns in FEW_COLUMNS]
+    rows, columns = min(shapes, key=lambda shape: ceil_div(p, shape[0]) * ceil_div(q, shape[1]))
     many = _blocks(known, grouped_tile(known, rows, columns, 1)) >= MANY_BLOCKS * MULTIPROCESSORS
     return (rows, columns, 1) if many else None
 
