@@ -7,7 +7,7 @@ The numbers P and M are factors of the array's size; each of these facts is a sm
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import gcd
+from math import gcd, lcm
 
 import z3
 
@@ -172,9 +172,13 @@ def _in_plane(
         return False
     names: dict[object, int] = {}
     whole = _alike(known, known.polynomials.of(offset), names)
-    for place, planes in enumerate(factors):
-        rest = [factor for other, factor in enumerate(factors) if other != place]
-        for plane in _sizes(number, rest):
+    several: list[tuple[Term, int, list[z3.ArithRef]]] = [
+        (planes, number, [factor for other, factor in enumerate(factors) if other != place]) for place, planes in enumerate(factors)
+    ]
+    unit = lcm(count, multiple)
+    several += [(number // size, size, [*factors]) for size in range(unit, number, unit) if not number % size]
+    for planes, size, rest in several:
+        for plane in _sizes(size, rest):
             parts = _quotient(known, whole, _alike(known, known.polynomials.of(plane), names), array.element_bytes)
             if parts is None:
                 continue
@@ -184,7 +188,7 @@ def _in_plane(
                 return known.solver.proves(premises, goal)
 
             return (
-                proves(z3.And(plane_number >= 0, plane_number < planes))
+                proves(z3.And(plane_number >= 0, plane_number < as_term(planes)))
                 and proves(inner >= 0)
                 and proves(inner < plane)
                 and (count == 1 or proves(inner % count == 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,22 @@ def test_a_mistake_of_some_sizes_is_refuted(name: str, tmp_path: Path) -> None:
     found = next(each for each in proof.properties if each.name == WRONG[name].property)
     assert found.status != "proved" and found.counterexample is not None, found.reasons
     assert kernel.replay(found.name, found.counterexample) != ""
+
+
+PLANES = Wrong(
+    "const float* w, float* y, int m, int n",
+    "int t = threadIdx.x / 16; long long i = 4 * (blockIdx.x * 16 + threadIdx.x % 16), e = (long long)m * ((n + 3) / 4 * 4);\n"
+    "if (i < e && t == 0) y[i] += ((const float4*)(w + PLANE * e + i))->x;",
+    ("w=in f32[64 * m * ((n + 3) // 4)] @16", "y=inout f32[4 * m * ((n + 3) // 4)]"),
+    "memory",
+    "ceil_div(m * ((n + 3) // 4), 16)",
+    (256,),
+    ("m <= 30000", "n <= 30000"),
+)
+
+
+@pytest.mark.parametrize(("plane", "is_within"), [("15", True), ("(15 - t)", True), ("16", False), ("(t + 16)", False)])
+def test_planes_of_a_known_number_hold_their_rows(plane: str, is_within: bool, tmp_path: Path) -> None:
+    kernel = replace(PLANES, body=PLANES.body.replace("PLANE", plane)).read(tmp_path)
+    (proof,) = prove_sequence(kernel.sequence, kernel.code.ptx, SECONDS)
+    assert ("memory" in proof.proved) is is_within
