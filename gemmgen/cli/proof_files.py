@@ -86,8 +86,8 @@ class ForeignKernel:
                 only=(block, block + 1) if is_large else None,
             )
         except emulator.EmulatorError as error:
-            found = findings_of(error, (), self.code.text_of)
-            return [finding for finding in found if finding.severity == "error"]
+            findings = findings_of(error, (), self.code.text_of)
+            return [finding for finding in findings if finding.severity == "error"]
         except (GemmgenError, MemoryError, OSError):  # the system may refuse to map arrays
             return []
         return [finding for finding in findings_of(None, result.findings, self.code.text_of) if finding.severity == "error"]

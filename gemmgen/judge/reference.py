@@ -60,17 +60,17 @@ for number, question in enumerate(asked):
             both = [function(dict(question["sizes"]), take) for take in takes]
             rests = [{name: [int(x) % modulus for x in np.asarray(v, dtype=object).ravel() if isinstance(x, (int, np.integer))]
                      for name, v in each.items() if not name.endswith("_bound")} for each in both]
-            found = {name: np.array(v, dtype=np.uint64) for name, v in rests[0].items()} if rests[0] == rests[1] else {}
+            returned = {name: np.array(v, dtype=np.uint64) for name, v in rests[0].items()} if rests[0] == rests[1] else {}
         except Exception:
-            found = {}
+            returned = {}
     else:
         with np.errstate(all="ignore"):
-            found = function(dict(question["sizes"]), arrays)
-        if not isinstance(found, dict):
-            raise TypeError(f"it returned {type(found).__name__}, expected a dictionary of arrays by their names")
-    for name, array in found.items():
+            returned = function(dict(question["sizes"]), arrays)
+        if not isinstance(returned, dict):
+            raise TypeError(f"it returned {type(returned).__name__}, expected a dictionary of arrays by their names")
+    for name, array in returned.items():
         results[f"{number}/{name}"] = np.asarray(array)
-np.savez("found.npz", **results)
+np.savez("results.npz", **results)
 """
 
 
@@ -123,12 +123,12 @@ def answers(file: Path, function: str, questions: Sequence[Question], seconds: i
             )
         except subprocess.TimeoutExpired:
             raise SpecError(f"{file}:{function} took more than {seconds} seconds") from None
-        if ended.returncode or not (Path(folder) / "found.npz").exists():
+        if ended.returncode or not (Path(folder) / "results.npz").exists():
             output.seek(max(0, output.seek(0, os.SEEK_END) - _MAX_ERROR_LENGTH))
             last = output.read().decode(errors="replace").strip().splitlines()[-1:] or ["it ended without results"]
             raise SpecError(f"{file}:{function}: {printable(last[0], 300)}")
         try:
-            results = _loaded(read_plain(Path(folder) / "found.npz", MAX_RESULTS))
+            results = _loaded(read_plain(Path(folder) / "results.npz", MAX_RESULTS))
         except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
             raise SpecError(f"{file}:{function} returned no arrays of numbers: {printable(str(error), 300)}") from None
     split: list[Arrays] = [{} for _ in questions]

@@ -44,10 +44,10 @@ NO_ARRAYS = {
     "complex numbers": "import numpy as np\ndef f(s, a): return {'C': np.full(2, 1j)}",
     "objects": "def f(s, a): return {'C': [None, {}]}",
     "nothing": "def f(s, a): return None",
-    "results of no question": "import os, numpy as np\nnp.savez('found.npz', **{'9/C': np.zeros(3), 'x/C': np.zeros(2)})\nos._exit(0)",
-    "another file": "import os\nopen('found.npz', 'wb').write(b'PK\\3\\4' * 9)\nos._exit(0)",
-    "members that are no arrays": "import os, zipfile\nwith zipfile.ZipFile('found.npz', 'w') as z: z.writestr('0/C', b'x')\nos._exit(0)",
-    "a link to a device": "import os\nos.symlink('/dev/zero', 'found.npz')\nos._exit(0)",
+    "results of no question": "import os, numpy as np\nnp.savez('results.npz', **{'9/C': np.zeros(3), 'x/C': np.zeros(2)})\nos._exit(0)",
+    "another file": "import os\nopen('results.npz', 'wb').write(b'PK\\3\\4' * 9)\nos._exit(0)",
+    "members that are no arrays": "import os, zipfile\nwith zipfile.ZipFile('results.npz', 'w') as z: z.writestr('0/C', b'x')\nos._exit(0)",
+    "a link to a device": "import os\nos.symlink('/dev/zero', 'results.npz')\nos._exit(0)",
     "an error with commands": "def f(s, a): raise ValueError('\\x1b[2J')",
 }
 
@@ -66,7 +66,7 @@ def test_an_archive_that_grows_is_not_unpacked(tmp_path: Path, monkeypatch: pyte
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("0/C.npy", array.getvalue())
     assert (tmp_path / "bomb.zip").stat().st_size < 1 << 16
-    copied = f"import os, shutil\nshutil.copy({str(tmp_path / 'bomb.zip')!r}, 'found.npz')\nos._exit(0)"
+    copied = f"import os, shutil\nshutil.copy({str(tmp_path / 'bomb.zip')!r}, 'results.npz')\nos._exit(0)"
     with pytest.raises(SpecError, match="more than 1048576 bytes"):
         _answers(tmp_path, copied)
 
