@@ -150,6 +150,16 @@ __device__ __forceinline__ void load_boxes_2d(unsigned target, const TensorMap& 
         load_box_2d(target + box * kBytes, map, barrier, x + box * kElements, y);
 }
 
+// Has the L2 fetch kBoxes boxes side by side, kElements apart.
+template <int kBoxes, int kElements>
+__device__ __forceinline__ void prefetch_boxes_2d(const TensorMap& map, int x, int y)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];"
+            :: "l"(&map), "r"(x + box * kElements), "r"(y) : "memory");
+}
+
 // Starts to copy such boxes of a tensor with three axes.
 template <int kBoxes, int kElements, int kBytes>
 __device__ __forceinline__ void load_boxes_3d(

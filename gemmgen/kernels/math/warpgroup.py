@@ -399,6 +399,8 @@ class WarpgroupLoop(WarpgroupInstruction):
     """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
     sparse: bool = False
     """True if A is 2:4 sparse: its tiles hold half of the values along k, and metadata come with them."""
+    ahead: int = 0
+    """Tiles of a constant operand that the L2 fetches before the wait for earlier work, beside those that come to the stages."""
 
     @property
     def block_rows(self) -> int:

@@ -50,6 +50,10 @@ MOVING_REGISTERS = {2: (56, 224), 3: (56, 152)}
 """Registers for groups whose producer's threads copy gathered rows of A, of which each knows several, or bring block scales."""
 SCALE_REGISTERS = 80, 208
 """Registers for two groups with few columns, whose producer then has the scales of more steps under way."""
+AHEAD_BYTES = 64 << 10
+"""Bytes of a constant operand that the L2 fetches for the blocks of an SM before they wait for earlier work, beside those that come to the
+stages. With 50 KiB for each block, 24 chains of three layers took 1.3% less time on an H200 for 64 rows, and 3% less for 16 and for one,
+where no blocks shared an SM; with 150 KiB, 64 rows took 1% more than without."""
 PLANES_REGISTERS = 24, 240
 """Registers of producer and consumers for two groups with compensated sums."""
 
@@ -164,8 +168,17 @@ def warpgroup_loop(
         loop = columns if columns.shared_bytes <= room else loop
     elif spec.store == "through_shared":
         loop = replace(loop, transposed_store=True)
+    loop = replace(loop, ahead=_tiles_ahead(spec, loop))
     outline.reasons += resource_reasons(loop, architecture)
     return loop
+
+
+def _tiles_ahead(spec: GemmSpec, loop: WarpgroupLoop) -> int:
+    """Tiles of the constant operand that the L2 fetches before the wait."""
+    operand = loop.a if spec.constant == ("a",) else loop.b
+    if len(spec.constant) != 1 or spec.batch != "none" or spec.dual or loop.sparse or operand.blocks > 1:
+        return 0
+    return AHEAD_BYTES // loop.min_blocks_per_sm // operand.tile_bytes
 
 
 def finish_all(spec: GemmSpec) -> bool:
