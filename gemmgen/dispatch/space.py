@@ -60,8 +60,7 @@ def fastest_points(request: Request, device: Device, longest_early: float, most:
         return []
     import numpy as np
 
-    # Timed kernels, by which expected times are corrected, copied nothing early.
-    expected, fastest = tried.uncorrected if early_copies else tried.expected, []
+    expected, fastest = tried.copying if early_copies else tried.expected, []
     for place in np.argsort(expected - tried.saved if early_copies else expected, kind="stable")[:most]:
         group = int(np.searchsorted(tried.first, tried.best[place], side="right")) - 1
         seconds = float(expected[place])
@@ -82,9 +81,9 @@ class _Tried:
     """Numbers of the points."""
     features: NDArray[np.float64]
     modelled: NDArray[np.float64]
-    uncorrected: NDArray[np.float64]
-    """Expected seconds without what they are off by at timed kernels."""
     expected: NDArray[np.float64]
+    copying: NDArray[np.float64]
+    """Expected seconds of kernels that copy tiles of a constant operand early, as none did by whose times others are corrected."""
     saved: NDArray[np.float64]
 
 
@@ -109,7 +108,8 @@ def _tried_points(request: Request, device: Device) -> _Tried | None:
     saved = np.concatenate([points.saved for points in groups])[best]
     uncorrected = bounded_seconds(modelled * np.exp(errors), least)
     expected = uncorrected * np.exp(groups[0].corrections(traits))
-    return _Tried(groups, first, best, features, modelled, uncorrected, expected, saved)
+    copying = np.maximum(uncorrected, expected) if groups[0].slows_copies else uncorrected
+    return _Tried(groups, first, best, features, modelled, expected, copying, saved)
 
 
 SUSTAINED_MEMORY = 0.92

@@ -61,6 +61,8 @@ class Points:
     """Logarithms of the factors on the expected times of each point that traits do not tell."""
     saved: Column
     """Seconds that each point saves by copying tiles of a constant operand while the work before it still runs; 0 if it waits instead."""
+    slows_copies: bool
+    """True if corrections that add to the time of a point add to that of one that copies such tiles, too."""
     spec: Callable[..., KernelSpec]
     """The spec of a point, by its place; then True if its kernel may start while the work before it still runs, and True if it does where
     that saves time by copying tiles of a constant operand."""

@@ -97,15 +97,15 @@ four of 128 x 144 took 4% less; the part of the SMs that work; and operations of
 start early then hide the launch: 48 such grids of 18 to 147 us took 1.7% less on an H200 on average, at best 4.6% less and at worst 1.1%
 more; 10 of up to 4e11 operations on 16-bit elements 0.3% less, and 26 of bytes, of 90 to 770 us, 0.6% less; but 6 of more operations on
 16-bit elements 0.9% more. The next launch's blocks spread evenly, one to an SM, as these become free. Grids that are bound by the L2 took
-up to 13% more."""
+up to 13% more. Of bytes, all single waves with one block to an SM start early from that part of the SMs on: ten took 4% less."""
+DENSE_REUSED, REUSED = 46.0, 192
+"""Another ``DENSE_APART``, for products with so many rows and columns for each byte of an element: 61 kernels of 9 to 81 us took 3.2% less
+on an H200 on average, at best 7.8% less and at worst 7.8% more. Of products with fewer, or by smaller tiles, 31 kernels took 6% more on
+average, and up to 19%; but seven of bytes with slices of k took 7% less: they start early."""
 BAND, WIDE_BAND = 8, 16
 """Tiles that consecutive blocks take across a band. Where a grid is one wave, and its larger tiles are each read by up to ``WIDE_BAND``
 blocks, these follow one another: requests of neighbours for one tile meet on the way to the L2. 23 grids with 9 to 16 such blocks took 3.9%
 less time on an H200 on average than in bands of 8, at best 20% less and at worst 0.5% more."""
-BESIDE_BYTES = 1.1e8
-"""Bytes of a problem up to which kernels of two or three blocks an SM start early if at most half of these places are taken: each SM then
-has room for a block of the next launch. 24 such kernels of 9 to 26 us took 2.4 to 8.3% less on an H200, those of 80 to 96 blocks in all.
-With slices of k, two blocks an SM may take 0.35 of the places: three slices of 40 tiles, 0.45 of them, took 29% more."""
 SHORT_BYTES = 16e6
 """Bytes of a problem below which all of its kernels start early: the launch is a fourth of their time."""
 SHORT_ROWS, SHORT_WHOLE, SHORT_HALVES, SHORT_NARROW_HALVES = (9, 48), 0.15, -0.07, -0.14
@@ -127,7 +127,8 @@ larger factor as A, none with fewer bytes. In chains of three layers of 64 rows,
 chains of 16 rows, slices on ``SAVING_BLOCKS`` of the SMs, one block to each, or ``SAVING_PAIRS`` blocks of three and four slices for each
 SM that holds two, save as much in products of up to ``SAVING_SHORT`` bytes: three layers of 8192, 2560, 2560 and 14336 took 35 us, not 40;
 larger ones took 7 to 10 us more, and pairs of two slices 3 to 8. Blocks for whole k that take ``SAVING_WAVES`` waves, one block to an SM,
-with ``SAVING_BYTES_OF_WHOLE`` along k, save 1.4 to 3 us: the second wave copies while the first ends."""
+with ``SAVING_BYTES_OF_WHOLE`` along k, save 1.4 to 3 us: the second wave copies while the first ends. Of up to 8 rows, blocks that share
+SMs save nothing after launches of other sizes: their blocks gather on the SMs that these leave free."""
 RESIDENT = (1, 2, 3)
 """Blocks that an SM holds at a time."""
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4))
@@ -618,13 +619,15 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     waves = works / (held * at.resident)
     apart = _read_apart(at, sharers)
     full, half = _settle_evenly(at, waves)
+    if size == 1:
+        full |= (at.resident == 1) & (waves >= DENSE_FILLED) & (waves <= 1)
+        apart &= at.cluster_k == 1
     full &= ~apart
-    dense = at.tile_m * at.tile_n / (at.tile_m + at.tile_n) >= np.where(apart & (waves <= 1), DENSE_APART, DENSE)
+    dense_apart = DENSE_REUSED if min(m, n) >= REUSED * size else DENSE_APART
+    dense = at.tile_m * at.tile_n / (at.tile_m + at.tile_n) >= np.where(apart & (waves <= 1), dense_apart, DENSE)
     starting = full | dense & (waves >= DENSE_FILLED) & (at.resident == 1) & (
         not divided and 2.0 * m * n * k * batch <= DENSE_OPERATIONS[size]
     )
-    leaves_room = half | (at.resident > 2) & (waves <= HALF_FILLED)
-    starting |= (at.resident > 1) & leaves_room & ~apart & (memory_bytes <= BESIDE_BYTES)
     if memory_bytes < SHORT_BYTES:
         half = np.ones_like(half)
     together = TRANSPOSED_TOGETHER if storage.column_major else 1.0
@@ -710,6 +713,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         if n <= SAVING_COLUMNS:
             twice = (waves >= SAVING_WAVES[0]) & (waves <= SAVING_WAVES[1]) & (held_bytes >= SAVING_BYTES_OF_WHOLE)
             saved = np.where(twice & ~sliced & (at.resident == 1) & ~apart, SAVED_OF_SLICES, saved)
+        if n <= COLUMNS[0]:
+            saved = np.where(at.resident == 1, saved, 0.0)
     else:
         saved = np.where(full & (~sliced | (held_bytes >= SAVING_BYTES[1])), SAVED, 0.0)
     beside_traits = np.zeros_like(blocks)
@@ -722,7 +727,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         of_halves = np.where(at.tile_m == BLOCK_ROWS, SHORT_NARROW_HALVES, SHORT_HALVES)
         beside_traits = np.where(sliced, np.where(halves, of_halves, 0.0), SHORT_WHOLE)
     model = point_model()
-    return Points(made, features, traits, model.errors, model.corrections, beside_traits, saved, spec)
+    return Points(made, features, traits, model.errors, model.corrections, beside_traits, saved, min(m, n) <= COLUMNS[0], spec)
 
 
 def _settle_evenly(at: Lattice, waves: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
