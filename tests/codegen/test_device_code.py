@@ -39,6 +39,7 @@ USES = {
 __global__ void uses(TensorMap map, int* found)
 {
     load_boxes_2d<2, 64, 8192>(0, map, 0, 0, 0);
+    prefetch_boxes_2d<2, 64>(map, 1, 2);
     load_boxes_3d<1, 64, 8192>(0, map, 0, 0, 0, 0);
     multicast_boxes_2d<2, 64, 8192>(0, map, 0, 3, 0, 0);
     multicast_boxes_3d<2, 64, 8192>(0, map, 0, 3, 0, 0, 0);

@@ -97,7 +97,7 @@ four of 128 x 144 took 4% less; the part of the SMs that work; and operations of
 start early then hide the launch: 48 such grids of 18 to 147 us took 1.7% less on an H200 on average, at best 4.6% less and at worst 1.1%
 more; 10 of up to 4e11 operations on 16-bit elements 0.3% less, and 26 of bytes, of 90 to 770 us, 0.6% less; but 6 of more operations on
 16-bit elements 0.9% more. The next launch's blocks spread evenly, one to an SM, as these become free. Grids that are bound by the L2 took
-up to 13% more. Of bytes, all single waves with one block to an SM start early from that part of the SMs on: ten took 4% less."""
+up to 13% more. Other single waves of bytes with one block to an SM start early from that part of the SMs on, too: ten took 4% less."""
 DENSE_REUSED, REUSED = 46.0, 192
 """Another ``DENSE_APART``, for products with so many rows and columns for each byte of an element: 61 kernels of 9 to 81 us took 3.2% less
 on an H200 on average, at best 7.8% less and at worst 7.8% more. Of products with fewer, or by smaller tiles, 31 kernels took 6% more on
