@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gemmgen.kernels.pictures import (
     BankMaps,
@@ -18,6 +18,7 @@ from gemmgen.kernels.pictures import (
     TapWalk,
     TileHierarchy,
     Timeline,
+    Tree,
     WavePicture,
 )
 from gemmgen.present.drawing.banks import draw_bank_maps
@@ -56,31 +57,24 @@ def draw(name: str, pictures: Sequence[Picture]) -> str:
     return document(parts, y + MARGIN, f"{titles} ({name})", " ".join(describe(picture) for picture in pictures))
 
 
+_DRAWN_BY: dict[type, Callable[..., float]] = {
+    TileHierarchy: draw_hierarchy,
+    Fragments: draw_fragments,
+    LaneOrders: draw_lane_orders,
+    BankMaps: draw_bank_maps,
+    Timeline: draw_timeline,
+    WavePicture: draw_waves,
+    RoofPicture: draw_roofs,
+    OccupancyPicture: draw_occupancy,
+    RegisterBanks: draw_register_banks,
+    LoopCode: draw_loop_code,
+    TapWalk: draw_tap_walk,
+    LoopNest: draw_loops,
+    Packing: draw_packing,
+    Tree: draw_tree,
+}
+"""Functions that draw pictures of each kind below a height of a canvas; they return the height at which the picture ends."""
+
+
 def _draw_one(canvas: Canvas, picture: Picture, top: float) -> float:
-    if isinstance(picture, TileHierarchy):
-        return draw_hierarchy(canvas, picture, top)
-    if isinstance(picture, Fragments):
-        return draw_fragments(canvas, picture, top)
-    if isinstance(picture, LaneOrders):
-        return draw_lane_orders(canvas, picture, top)
-    if isinstance(picture, BankMaps):
-        return draw_bank_maps(canvas, picture, top)
-    if isinstance(picture, Timeline):
-        return draw_timeline(canvas, picture, top)
-    if isinstance(picture, WavePicture):
-        return draw_waves(canvas, picture, top)
-    if isinstance(picture, RoofPicture):
-        return draw_roofs(canvas, picture, top)
-    if isinstance(picture, OccupancyPicture):
-        return draw_occupancy(canvas, picture, top)
-    if isinstance(picture, RegisterBanks):
-        return draw_register_banks(canvas, picture, top)
-    if isinstance(picture, LoopCode):
-        return draw_loop_code(canvas, picture, top)
-    if isinstance(picture, TapWalk):
-        return draw_tap_walk(canvas, picture, top)
-    if isinstance(picture, LoopNest):
-        return draw_loops(canvas, picture, top)
-    if isinstance(picture, Packing):
-        return draw_packing(canvas, picture, top)
-    return draw_tree(canvas, picture, top)
+    return _DRAWN_BY[type(picture)](canvas, picture, top)
