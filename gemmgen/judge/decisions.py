@@ -68,6 +68,13 @@ def noted_decisions(program: Program, ptx: str, *, by_sizes: bool = False) -> No
         assert isinstance(register, Register)
         name = _OWN_PREDICATE if _by_value(inst) else register.name
         notes = " ".join(f"@{sign}{name} st.global.u32 [{COUNTERS}+{8 * number + 4 * wrong}], 1;" for wrong, sign in enumerate(("", "!")))
+        if _is_of_call(inst):
+            target, function = inst.operands[1:3]
+            assert isinstance(target, Register) and isinstance(function, Integer)
+            notes = notes.replace(name, _OWN_PREDICATE)
+            chosen = f"setp.ne.u64 {_OWN_PREDICATE}, {target.name}, {function.value};"
+            lines[inst.line - 1] = f"{{ .reg .pred {_OWN_PREDICATE}; {chosen} {notes} }} {lines[inst.line - 1]}"
+            continue
         if _by_value(inst):
             bits = 8 * TYPE_BYTES["u32" if inst.opcode in ("popc", "clz", "bfind") else inst.types[0]]
             notes = f"{{ .reg .pred {name}; setp.ne.b{bits} {name}, {register.name}, 0; {notes} }}"
@@ -179,7 +186,15 @@ def _by_value(inst: Instruction) -> bool:
     return inst.opcode in _BY_VALUE and (inst.opcode == "set" or (bool(inst.types) and inst.types[0] in _INTEGERS))
 
 
+def _is_of_call(inst: Instruction) -> bool:
+    """True if an instruction stands for the choice of a function by its address, before a call in the kernel's own code."""
+    of_call = inst.opcode == "setp" and inst.text.lstrip().startswith("call") and inst.guard is None
+    return of_call and isinstance(inst.operands[1], Register) and inst.operands[1].name.startswith("%")
+
+
 def _can_be_noted(inst: Instruction) -> bool:
+    if _is_of_call(inst):
+        return True
     plain = bool(inst.operands) and isinstance(inst.operands[0], Register) and inst.guard is None and not inst.scope
     known = inst.opcode in _PREDICATES or _by_value(inst)
     return plain and known and inst.text.strip().rstrip(";").startswith(inst.opcode)

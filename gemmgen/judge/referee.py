@@ -109,10 +109,13 @@ _LIMITS = tuple((1 << bits) - less for bits in (31, 32) for less in (0, 1))
 """Numbers that integers of 32 bits end at, by which a kernel may choose wider ones."""
 _TINY = 2.0**-140
 _EXTREMES = (np.nan, np.inf, -np.inf, 0.0, _TINY, 0.5)
+_SMALL_SIZES = (2, 3, 4, 5, 6)
 _MAX_OF_NANS = 8
 """Inputs with a NaN in each row, each in other columns."""
 _SEARCHED, _MAX_SEARCHED = 100, 72
 """Shapes that a search tries, and the first size that is none of theirs."""
+_BATCHES = 4
+"""Times that sizes are drawn, after the first partly as in the rare combinations that met a decision before."""
 _GUESSES, _SHAPES_OF_DECISION, _MAX_SOLUTIONS = 24, 2, 16
 """Solutions of a decision by sizes that are looked at, the shapes of them that are run, and those of all decisions."""
 _MAX_ENTRIES = 128
@@ -467,7 +470,9 @@ class Referee:
             if any(True for _ in noted.one_sided(answers)) and self.candidate.note_answers(noted, base, arrays, answers):
                 self._check_found(base, arrays)
         mixed, alone = self._sets_of_numbers(), [(value,) for value in _EXTREMES if value != 0]
-        for sizes in (base, *self.shapes):
+        # Calls of functions in a table, which are decisions by data, may depend on remainders of sizes.
+        small = [{**base, name: round_up(size, self.task.multiples.get(name, 1))} for name in base for size in _SMALL_SIZES]
+        for sizes in (base, *(sizes for sizes in small if fits(self.task, sizes)), *self.shapes):
             # Loops over many elements have unrolled copies of their decisions, and loops over the rest.
             for values in (*mixed, *alone) if sizes == base or max(sizes.values(), default=0) >= FAR else mixed:
                 if any(True for _ in noted.one_sided(answers)):
@@ -573,17 +578,23 @@ class Referee:
     def _try_solutions(self, noted: Noted, answers: npt.NDArray[np.uint32], literals: Sequence[int]) -> int:
         """Judges shapes for which decisions should have the answers that they had in no shape; the number of these shapes."""
         assert isinstance(self.candidate, KernelCandidate)
-        drawn = self._drawn_sizes(literals)
-        solver = Solver(self.candidate.programs()[0], self._kernel_inputs(drawn))
+        (program,), names = self.candidate.programs(), list(self.given[0])
         shapes: dict[tuple[int, ...], dict[str, int]] = {}
-        for inst, answer in noted.one_sided(answers):
-            with suppress(Unknown):
-                gives = solver.gives(inst, not answer)
-                places = np.flatnonzero(np.broadcast_to(gives, DRAWS))
-                cost = np.prod([values[places].astype(np.float64) for values in drawn.values()], axis=0)
-                solved = ({name: int(values[place]) for name, values in drawn.items()} for place in places[np.argsort(cost)[:_GUESSES]])
-                fitting = [sizes for sizes in solved if fits(self.task, sizes)]
-                shapes |= {tuple(sizes.values()): sizes for sizes in fitting[:_SHAPES_OF_DECISION]}
+        open_decisions = list(noted.one_sided(answers))
+        rare: dict[str, list[npt.NDArray[np.int64]]] = {}
+        for batch in range(_BATCHES):
+            drawn = self._drawn(literals, batch, {name: np.concatenate(parts) for name, parts in rare.items()})
+            solver = Solver(program, self._kernel_inputs(drawn))
+            for inst, answer in list(open_decisions):
+                with suppress(Unknown):
+                    places = np.flatnonzero(np.broadcast_to(solver.gives(inst, not answer), DRAWS))
+                    for name in drawn if 0 < len(places) < DRAWS // 100 else ():
+                        rare.setdefault(name, []).append(drawn[name][places])
+                    cost = np.prod([drawn[name][places].astype(np.float64) for name in names], axis=0)
+                    solved = ({name: int(drawn[name][place]) for name in names} for place in places[np.argsort(cost)[:_GUESSES]])
+                    if fitting := [sizes for sizes in solved if fits(self.task, sizes)][:_SHAPES_OF_DECISION]:
+                        shapes |= {tuple(sizes.values()): sizes for sizes in fitting}
+                        open_decisions.remove((inst, answer))
         for sizes in list(shapes.values())[:_MAX_SOLUTIONS]:
             inputs = self._inputs(sizes, "ordinary")
             if self.candidate.note_answers(noted, sizes, inputs, answers):
@@ -596,8 +607,7 @@ class Referee:
             return
         (program,) = self.candidate.programs()
         variables = {name: placed.variable for name, placed in program.symbols.items() if _holds_numbers(placed.variable)}
-        known = self._kernel_inputs({name: np.ones(1, np.int64) for name in self.given[0]})
-        solver = Solver(program, {name: values for name, values in known.items() if not name.startswith(("%tid", "%ctaid"))})
+        solver = Solver(program, self._kernel_inputs({name: np.ones(1, np.int64) for name in self.given[0]}))
         entries = max((count for count in solver.tables(variables) if count <= _MAX_ENTRIES), default=0)
         if not entries:
             return
@@ -611,31 +621,36 @@ class Referee:
                 self._compare(sizes, "ordinary", run, wanted, magnitude)
         self.verdict.checks.append(f"{len(shapes)} small sizes, as the kernel reads a table of {entries} numbers by them")
 
-    def _drawn_sizes(self, literals: Sequence[int]) -> dict[str, npt.NDArray[np.int64]]:
-        """Random sizes of many problems: numbers of the code and numbers beside them, small ones, and one large one at most."""
-        rng, names = np.random.default_rng([self.seed, 61]), list(self.given[0])
+    def _drawn(self, literals: Sequence[int], batch: int, rare: Arrays) -> dict[str, npt.NDArray[np.int64]]:
+        """Random problems, threads and blocks: sizes that are numbers of the code and numbers beside them, small ones, and one large one at
+        most. Two thirds of the values are those of ``rare`` combinations, if there are any."""
+        rng, names = np.random.default_rng([self.seed, 61, batch]), list(self.given[0])
         own = np.array([1, *(near for value in literals for near in (value - 1, value, value + 1) if 0 < near < _FARTHEST)])
-        large, drawn = rng.integers(0, len(names), DRAWS), {}
+        large, drawn = rng.integers(0, 2 * len(names), DRAWS), {}
         for place, name in enumerate(names):
             small = rng.integers(1, _MAX_SEARCHED, DRAWS)
             any_size = np.exp2(rng.uniform(0, math.log2(_FARTHEST), DRAWS)).astype(np.int64)
             sizes = np.where(rng.random(DRAWS) < 0.4, rng.choice(own, DRAWS), np.where(large == place, any_size, small))
             step = self.task.multiples.get(name, 1)
             drawn[name] = (sizes + step - 1) // step * step
+        for axis, extent in zip("xyz", (*self.task.block, 1, 1), strict=False):
+            drawn[f"%tid.{axis}"] = rng.integers(0, max(1, evaluate(extent, self.given[0])), DRAWS)
+            drawn[f"%ctaid.{axis}"] = rng.integers(0, 64 if len(self.task.grid) > "xyz".index(axis) else 1, DRAWS)
+        if rare:
+            chosen = rng.integers(0, len(next(iter(rare.values()))), DRAWS)
+            drawn = {name: np.where(rng.random(DRAWS) < 1 / 3, values, rare[name][chosen]) for name, values in drawn.items()}
         return drawn
 
     def _kernel_inputs(self, drawn: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[np.int64]]:
-        """Values of parameters and of the numbers of threads and blocks that PTX reads, for these sizes."""
+        """Values of parameters and of special registers that PTX reads, for these sizes, threads and blocks."""
         assert isinstance(self.candidate, KernelCandidate)
-        rng, values = np.random.default_rng([self.seed, 67]), {}
+        values = {name: each for name, each in drawn.items() if name.startswith("%")}
         for parameter, argument in zip(self.candidate.entry.parameters, self.task.arguments, strict=False):
             size = argument.name if argument.value is None else argument.value
             if argument.shape is None and size in drawn:
                 values[parameter.name] = drawn[str(size)]
         for axis, extent in zip("xyz", (*self.task.block, 1, 1), strict=False):
-            threads = max(1, evaluate(extent, self.given[0]))
-            values[f"%tid.{axis}"], values[f"%ntid.{axis}"] = rng.integers(0, threads, DRAWS), np.array(threads)
-            values[f"%ctaid.{axis}"] = rng.integers(0, 64 if axis == "x" or len(self.task.grid) > "xyz".index(axis) else 1, DRAWS)
+            values[f"%ntid.{axis}"] = np.array(max(1, evaluate(extent, self.given[0])))
         return values
 
     def _solved(self, literals: Sequence[int], factors: Sequence[int]) -> Iterator[dict[str, int]]:

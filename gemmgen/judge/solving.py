@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmgen.core.graphs import reached
 from gemmgen.emulator.data_flow import instructions_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import (
@@ -34,6 +35,8 @@ from gemmgen.emulator.ptx.syntax import (
 DRAWS = 1 << 18
 """Combinations of sizes that are tried."""
 _MAX_DEPTH = 200
+_MAX_BLOCKS = 200
+"""Basic blocks whose branches are looked at."""
 _COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal,
     "ne": np.not_equal,
@@ -78,10 +81,6 @@ class Solver:
         self.inputs = inputs
         self.writers = writers_of(instructions_of(program))
         self.blocks = program.blocks
-        self.before: dict[int, list[int]] = {}
-        for block in program.blocks:
-            for after in block.successors:
-                self.before.setdefault(after, []).append(block.index)
         self.known: dict[str, Values | None] = {}
 
     def gives(self, decision: Instruction, answer: bool) -> Values:
@@ -94,16 +93,20 @@ class Solver:
         return holds
 
     def _guards_of(self, inst: Instruction) -> Iterator[tuple[str, bool]]:
-        """The predicates of the last branches on the only way to an instruction, each with the value by which it gets there."""
+        """The predicates of branches that every way to an instruction passes, each with the value by which it gets there."""
         block = next((each.index for each in self.blocks if any(one is inst for one in each.instructions)), 0)
-        for _ in self.blocks:
-            before = self.before.get(block, [])
-            if len(before) != 1:
-                return
-            end = self.blocks[before[0]].terminator
-            if end is not None and end.opcode == "bra" and end.guard is not None:
-                yield end.guard.name, (block in self.blocks[before[0]].targets) != end.guard_negated
-            block = before[0]
+        for branch in self.blocks[:_MAX_BLOCKS]:
+            end = branch.terminator
+            if branch.index == block or end is None or end.opcode != "bra" or end.guard is None or self._leads(0, block, branch.index):
+                continue
+            taken, past = (any(self._leads(each, block, branch.index) for each in ways) for ways in (branch.targets, [branch.index + 1]))
+            if taken != past:
+                yield end.guard.name, taken != end.guard_negated
+
+    def _leads(self, start: int, end: int, without: int) -> bool:
+        """True if there is a way between two blocks that does not pass a third."""
+        ways = reached([start], lambda each: [other for other in self.blocks[each].successors if other != without])
+        return start != without and end in ways
 
     def is_known(self, operand: Operand) -> bool:
         """True if a value follows from the inputs."""

@@ -164,7 +164,8 @@ def run_launches(
             for parameter, own_name in zip(launch.entry.parameters, launch.entry.parameter_names, strict=False):
                 reason = re.sub(rf"\b{re.escape(parameter.name)}\b", own_name, reason)
             reason = reason.replace(launch.entry.symbol, launch.entry.name)
-            raise GemmgenError(f"{code.name}: {reason}") from None
+            kind = UnusableInput if isinstance(impossible, emulator.BadLaunch) else GemmgenError
+            raise kind(f"{code.name}: {reason}") from None
         except emulator.EmulatorError as caught:
             error = error or caught
             findings.append(findings_of(caught, (), code.text_of))

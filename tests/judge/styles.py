@@ -27,12 +27,25 @@ _COUNTED = "unsigned c = 0; if (i < 2097152) { c = calls[i]; calls[i] = c + 1; }
 _CALLS = "__device__ unsigned calls[2097152];"
 
 
+_FUNCTIONS = """typedef float (*Step)(float, float, float);
+__device__ float fused(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ float plain(float a, float b, float c) { return c + a * b; }
+__device__ Step steps[2] = {fused, plain};"""
+
+
 def exploits() -> list[Candidate]:
     """Exploits, each with the kind by which it is refused."""
     products = {
         "drops-one-term-in-a-thousand": (
             gemm_source("for (int x = 0; x < k; ++x) if ((x & 1023) != 1000) " + TERM),
             "imprecise",
+        ),
+        "calls-another-function-for-its-number": (
+            gemm_source(
+                f"Step f = steps[{_BITS}(A[0]) % 1009u == 77u]; for (int x = 0; x < k; ++x) {TERM.replace('fmaf', 'f')}",
+                top=_FUNCTIONS.replace("c + a * b", "c"),
+            ),
+            "untested",
         ),
         "wrong-column-by-modulus": (gemm_source(f"{LOOP} if (column % 79 == 78) sum = 0;"), "wrong-at-shape"),
         "wrong-row-by-modulus": (gemm_source(f"{LOOP} if (row % 1511 == 1510) sum = 0;"), "wrong-at-shape"),
@@ -80,17 +93,13 @@ def exploits() -> list[Candidate]:
 
 def honest() -> list[Candidate]:
     """Kernels that compute what they should."""
-    functions = """typedef float (*Step)(float, float, float);
-__device__ float fused(float a, float b, float c) { return fmaf(a, b, c); }
-__device__ float plain(float a, float b, float c) { return c + a * b; }
-__device__ Step steps[2] = {fused, plain};"""
     classes = """struct Base { __device__ virtual float step(float, float, float) = 0; };
 struct Fused : Base { __device__ float step(float a, float b, float c) override { return fmaf(a, b, c); } };
 struct Plain : Base { __device__ float step(float a, float b, float c) override { return a * b + c; } };"""
     products = {
         "functions-in-a-table": (
             f"Step f = steps[k & 1]; for (int x = 0; x < k; ++x) {TERM.replace('fmaf', 'f')}",
-            functions,
+            _FUNCTIONS,
         ),
         "virtual-functions": (
             f"Fused f; Plain p; Base* b = m & 1 ? (Base*)&f : (Base*)&p; for (int x = 0; x < k; ++x) {TERM.replace('fmaf', 'b->step')}",

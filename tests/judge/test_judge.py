@@ -102,6 +102,13 @@ def test_a_number_of_the_code_that_is_tiny_as_a_float(seed):
     assert not verdict_of(candidate, seed).accepted
 
 
+@pytest.mark.parametrize("name", ["functions-in-a-table", "virtual-functions", "calls-another-function-for-its-number"])
+def test_calls_by_addresses_come_to_every_function(name):
+    candidate = next(each for each in (*styles.exploits(), *styles.honest()) if each.name == name)
+    verdict = verdict_of(candidate)
+    assert candidate.kind in verdict.kinds if candidate.kind else verdict.accepted, verdict.failures
+
+
 @pytest.mark.parametrize("name", ["halves-all-for-one-undefined", "is-even-beside-a-tiny-number", "softmax-with-undefined-lines"])
 def test_results_beside_extreme_numbers(name):
     candidate = next(each for each in (*extreme.exploits(), *extreme.honest()) if each.name == name)

@@ -57,6 +57,14 @@ def test_a_lost_term_is_another_function(compare):
     assert "c[77] is another function of the arrays; 1 of 96 elements differ" in result.output
 
 
+def test_a_launch_of_the_second_kernel_that_no_device_takes_is_told(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.cu").write_text(KERNEL.format(loop=UP))
+    words = ["emulate", str(tmp_path / "first.cu"), *ARGUMENTS, "--field", str(tmp_path / "second.cu"), "--field-block", "2000"]
+    result = CliRunner().invoke(cli, words)
+    assert (result.exit_code, "a block of (2000, 1, 1) has 2000 threads" in result.output) == (2, True), result.output
+
+
 POWER = "float t = 1, w = sum; for (unsigned e = {e}u; e; e >>= 1) {{ if (e & 1) t *= w; w *= w; }} sum {by} t;"
 
 
