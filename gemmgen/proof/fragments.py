@@ -87,8 +87,10 @@ def form_of(content: Content) -> Form:
                     return _sum((parts[0], 1), (parts[1], -1))
                 case "shl", [_, int(number)] if 0 <= number < 32:
                     return _sum((parts[0], 1 << number))
-                case "mul", [_, int(number)] | [int(number), None]:
-                    return _sum((parts[0 if numbers[0] is None else 1], number))
+                case "mul", [_, int(number)]:
+                    return _sum((parts[0], number))
+                case "mul", [int(number), _]:
+                    return _sum((parts[1], number))
                 case "mad", [_, int(number), _]:
                     return _sum((parts[0], number), (parts[2], 1))
                 case "or", [_, int(number)] if number >= 0 and number < 1 << _zeros(parts[0]):

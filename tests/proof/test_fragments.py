@@ -235,3 +235,9 @@ def test_forms_are_equal_modulo_words() -> None:
     assert form_of(Expression("or.b32", (Expression("shl.b32", (turn, 5)), 32))).terms != frozenset({(turn, 32)})
     assert Form(frozenset({(turn, 1 << 32)}), 5).congruent(Form(frozenset(), 5 + (1 << 32)))
     assert not Form(frozenset({(turn, 1 << 31)})).congruent(Form())
+
+
+def test_a_product_of_two_numbers_is_no_square() -> None:
+    rows = Expression("param", (3,))
+    one = Expression("add.s32", (Expression("sub.s32", (rows, rows)), 1))
+    assert form_of(Expression("mul.s32", (one, 1 << 16))) == Form(frozenset(), 1 << 16)
