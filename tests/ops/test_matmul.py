@@ -157,7 +157,7 @@ A, B = integers(6, 8), integers(8, 4)
     ("arguments", "options", "message"),
     [
         ((A, A), {}, "a has 8 columns, b has 6 rows"),
-        ((A.astype("d"), B), {}, "a has elements float64, need float32 or float16 or bfloat16"),
+        ((A.astype("d"), B), {}, "a, b and the result have elements float64, float32, float32; float64 goes with float64 alone"),
         ((A, B), {"bias": integers(3)}, r"bias has shape \(3,\), need \(4,\)"),
         ((A, B), {"beta": 1.0}, "there is no out"),
         ((A, B), {"out": np.empty((12, 8), np.float32)[::2, ::2]}, "out has strides"),
@@ -334,7 +334,7 @@ def test_groups_that_do_not_go_together_are_refused(change: dict[str, object], o
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(LaunchError, match="precision is 'double', need 'f32', 'ffma' or 'tf32'"):
+    with pytest.raises(LaunchError, match="precision is 'double', need 'f32', 'ffma', 'tf32', 'int8x14' or 'int8x15'"):
         ops.matmul(np.ones((2, 2), "f"), np.ones((2, 2), "f"), precision="double")
 
 
