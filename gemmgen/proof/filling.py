@@ -55,6 +55,8 @@ def _leaves_a_box(ring: Ring, sends: Collection[Sent], thread: int, counter: Exp
         return "a thread that stores boxes was not followed to its end"
     if counter is not None and not all(_none_left(facts, counter) for ends in ended for facts in ends):
         return "a thread may end before the last tile"
+    if counter is None and any(facts for ends in ended for facts in ends):
+        return "a thread may end before it has stored a box"
     return ""
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("z3")
 import gemmgen
 from gemmgen.codegen.rendering import render
 from gemmgen.core.cache import Cache
+from gemmgen.core.formulas import Formula
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.proof.prover import prove_kernel
@@ -180,3 +181,17 @@ def test_a_counter_may_step_past_the_largest_number_and_come_to_0_again() -> Non
     assert small != ptx
     assert "races" in prove_kernel(plan.sequence, plan.sequence.launches[0], small, SECONDS).proved
     assert "races" not in prove_kernel(plan.sequence, plan.sequence.launches[0], ptx, SECONDS).proved
+
+
+def test_blocks_without_a_loop_over_tiles_may_not_end_early() -> None:
+    """A grid with a block for each tile, of which those from a number on return; no small problem has as many."""
+    plan, _ = kernel(())
+    text = render(plan).text.replace("for (; index < works; index += gridDim.x) {", "{")
+    launch = plan.sequence.launches[0]
+    launch = replace(launch, grid=(Formula("ceil_div(m, 64) * ceil_div(n, 32)"), *launch.grid[1:]))
+    sequence = replace(plan.sequence, launches=(launch, *plan.sequence.launches[1:]))
+    leave = '    asm volatile("{ .reg .pred p; setp.lt.s32 p, %0, 5000; @!p exit; }" :: "r"(blockIdx.x));\n'
+    for before, complete in (("", True), (leave, False)):
+        changed = text.replace(BEGIN, before + BEGIN)
+        ptx = compile_source(changed, architecture=plan.architecture.name, options=COMPILE_OPTIONS, name="kernel.cu", cache=Cache()).ptx
+        assert ("complete" in prove_kernel(sequence, launch, ptx, SECONDS).proved) == complete
