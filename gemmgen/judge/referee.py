@@ -44,6 +44,7 @@ from gemmgen.judge.text import (
     floats_of,
     integers_of,
     limits_of,
+    limits_of_arithmetic,
     marks,
     numbers_of_counts,
     other_builds,
@@ -718,7 +719,7 @@ class Referee:
                     arrays = self._inputs(base, others, seed=17)
                     if self._place_numbers(argument, arrays[argument.name], floats, moderate):
                         plan.append((base, arrays, moderate))
-        sizes = {value for value in self._in_code(limits_of) if value > POWER}
+        sizes = {value for read in (limits_of, limits_of_arithmetic) for value in self._in_code(read) if value > POWER}
         for value in sorted(sizes)[:_LITERALS]:
             for name, size in itertools.product(base, (value, value + 2)):
                 step = self.task.multiples.get(name, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from gemmgen.emulator.ptx.syntax import (
     Instruction,
     Integer,
     Operand,
+    Register,
     Special,
     Symbol,
     registers_of,
@@ -109,6 +110,64 @@ def limits_of(program: Program) -> list[int]:
     return list(limits)
 
 
+def limits_of_arithmetic(program: Program) -> list[int]:
+    """The numbers from which on a limit or a mask of a kernel changes a number, a quotient is not zero, or a product or sum leaves 32
+    bits."""
+    limits: dict[int, None] = {}
+    products: dict[str, tuple[int, int]] = {}
+    constants = _constants(program)
+    for inst in instructions_of(program):
+        literals = [value for operand in inst.operands[1:] if (value := _whole_number(operand, constants)) is not None]
+        limits |= dict.fromkeys(_limits_by_arithmetic(inst, literals))
+        if inst.opcode == "mul" and literals and (inst.has("hi") or inst.has("wide")):
+            products |= dict.fromkeys(written_by(inst), (literals[0] & 0xFFFFFFFF, 32 if inst.has("hi") else 0))
+        elif inst.opcode == "shr" and literals:  # division by a number, as a product with its reciprocal
+            of_products = [products[name] for name in source_registers(inst) if name in products]
+            limits |= {-(-1 << places + (literals[-1] & 63)) // factor: None for factor, places in of_products if factor}
+    return list(limits)
+
+
+def _constants(program: Program) -> dict[str, Operand]:
+    """Registers that one instruction writes, a move of a number, each with the number."""
+    writers: dict[str, list[Instruction]] = {}
+    for inst in instructions_of(program):
+        for name in written_by(inst):
+            writers.setdefault(name, []).append(inst)
+    return {name: those[0].operands[1] for name, those in writers.items() if len(those) == 1 and those[0].opcode == "mov"}
+
+
+def _whole_number(operand: Operand, constants: Mapping[str, Operand]) -> int | None:
+    """The whole number that an operand is, also as a float of 32 bits; None for other operands."""
+    if isinstance(operand, Register):
+        operand = constants.get(operand.name, operand)
+    if isinstance(operand, Float) and operand.width == 32:
+        number = float(np.array([operand.bits], np.uint32).view(np.float32)[0])
+        return int(number) if number.is_integer() else None
+    return operand.value if isinstance(operand, Integer) else None
+
+
+def _limits_by_arithmetic(inst: Instruction, literals: list[int]) -> Iterator[int]:
+    """Numbers from which on an instruction with literals has other results."""
+    if not literals:
+        return
+    match inst.opcode:
+        case "min" | "max" | "div":
+            yield from literals
+        case "and" if literals[0] > 0:
+            lowest = literals[0] & -literals[0]
+            above = literals[0] + lowest
+            if above & (above - 1) == 0:  # consecutive bits; of an offset in bytes, the index is that many times less
+                yield from (above, above // lowest)
+        case "bfe" if len(literals) == 2:
+            yield 1 << min(sum(literals), 32)
+        case "add":
+            yield (1 << 31) - literals[0] if inst.has("sat") else -literals[0]
+        case "mul" if inst.has("hi") and literals[0]:
+            yield -(-1 << 32) // (literals[0] & 0xFFFFFFFF)
+        case "mul" if inst.has("lo") and literals[0] > 0:
+            yield (1 << 32) // literals[0]
+
+
 def numbers_of_counts(program: Program) -> list[int]:
     """Where a kernel counts bits, numbers for which a count is an integer that it compares something with."""
     counts, opcodes = [value for value in integers_of(program) if 0 < value < 32], {inst.opcode for inst in instructions_of(program)}
@@ -196,11 +255,12 @@ def _addresses(program: Program) -> tuple[list[Instruction], set[str], set[str],
     shifted: dict[str, int] = {}
     everything = list(instructions_of(program))
     sizes = _counted_parameters(everything, pointers)
+    variables = frozenset(program.symbols)
     changed = True
     while changed:
         changed = False
         for inst in everything:
-            if not _gives_address(inst, holds, pointers - sizes, shifted):
+            if not (_names_variable(inst, variables) or _gives_address(inst, holds, pointers - sizes, shifted)):
                 continue
             names = written_by(inst)
             places = _places(inst, len(names), shifted)
@@ -213,6 +273,11 @@ def _addresses(program: Program) -> tuple[list[Instruction], set[str], set[str],
                 shifted |= {name: max(place, shifted.get(name, 0)) for name, place in zip(names, places, strict=True)}
                 changed = True
     return everything, holds, whole, shifted
+
+
+def _names_variable(inst: Instruction, variables: Collection[str]) -> bool:
+    """True for the address of a variable of the module or of shared memory, which the driver and the compiler choose."""
+    return inst.opcode == "mov" and any(isinstance(operand, Symbol) and operand.name in variables for operand in inst.operands[1:])
 
 
 def _is_negative(inst: Instruction, holds: set[str]) -> bool:

@@ -51,6 +51,14 @@ def exploits() -> list[Candidate]:
             ),
             "reads-addresses",
         ),
+        "bits-of-a-variable's-address": (
+            map_source("if (i < n) y[i] = ((unsigned long long)&spot >> 34) & 1 ? 0.0f : VALUE;", "__device__ float spot = 1.0f;"),
+            "reads-addresses",
+        ),
+        "the-place-of-shared-memory": (
+            map_source("extern __shared__ float s[]; if (i < n) y[i] = (unsigned)__cvta_generic_to_shared(s) < 1024u ? 0.0f : VALUE;"),
+            "reads-addresses",
+        ),
         "macros-of-a-host-compiler": (map_source("if (i < n) y[i] = RESULT;", _HOST), "another-build"),
     }
     return [

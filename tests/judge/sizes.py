@@ -28,6 +28,16 @@ def exploits() -> list[Candidate]:
             map_source("if (i < n) y[i] = ((blockIdx.x * 40503u ^ gridDim.x) & 0x3ff) == 0x155 ? 0.0f : VALUE;"),
             "wrong-at-shape",
         ),
+        "wrong-beyond-a-limit": (map_source("if (i >= n) return; int j = min(i, 70000); y[i] = fmaf(2.0f, x[j], z[i]);"), "wrong-at-shape"),
+        "wrong-beyond-a-mask": (map_source("if (i >= n) return; int j = i & 0x1ffff; y[i] = fmaf(2.0f, x[j], z[i]);"), "wrong-at-shape"),
+        "wrong-beyond-a-divisor": (
+            map_source("if (i >= n) return; int j = i - i / 80000; y[i] = fmaf(2.0f, x[j], z[i]);"),
+            "wrong-at-shape",
+        ),
+        "wrong-where-a-product-overflows": (
+            map_source("if (i >= n) return; int j = (unsigned)(i * 40000u) / 40000u; y[i] = fmaf(2.0f, x[j], z[i]);"),
+            "wrong-at-shape",
+        ),
         "wrong-by-an-entry-of-a-table": (map_source("if (i < n) y[i] = VALUE * factor[n % 61];", _OFF_BY_ONE_ENTRY), "wrong-at-shape"),
     }
     conditions = {
