@@ -169,7 +169,7 @@ def test_products_of_two_shapes_share_no_result_in_flight() -> None:
     assert "races" not in prove_kernel(plan.sequence, plan.sequence.launches[0], ptx, SECONDS).proved
 
 
-def test_a_counter_may_step_past_the_largest_number_and_come_to_0_again() -> None:
+def test_a_counter_may_wrap_and_come_to_0_again() -> None:
     """From k = 2^31 - 8191 on, its product of turn 2^19 is in flight when a register of the sum is written."""
     plan, _ = kernel(())
     text = render(plan).text.replace("step < work.steps; ++step", "step < k; step += 8192").replace("if (step > 0)", "if (step != 0)")

@@ -230,7 +230,7 @@ def test_products_of_two_shapes_do_not_write_the_same_sums() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_a_wider_load_at_the_address_of_the_columns_is_not_proved(count: int) -> None:
+def test_wider_loads_at_the_address_of_columns_are_not_proved(count: int) -> None:
     found = re.search(r"ld\.volatile\.shared\.u32\s+%r\d+, (\[[^\]]*\]);", ptx := kernel()[1])
     assert found is not None
     wider = f"ld.shared.v{count}.f32 {{{', '.join(f'%f{register}' for register in range(1, count + 1))}}}, {found[1]};"
@@ -242,7 +242,7 @@ def test_a_wider_load_at_the_address_of_the_columns_is_not_proved(count: int) ->
     assert reasons["initialised"]
 
 
-def test_rings_that_begin_anew_after_the_block_met_are_not_proved() -> None:
+def test_rings_that_begin_anew_after_a_meeting_are_not_proved() -> None:
     source = scaled(SCALED[0])[1]
     meeting = "    tensor_memory_before_sync();\n    __syncthreads();\n    tensor_memory_after_sync();\n"
     first, last = source.index("    if (warp == kEpilogueWarps) {"), source.rindex(meeting)

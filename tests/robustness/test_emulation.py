@@ -154,7 +154,7 @@ def test_a_loop_without_end_is_given_up_without_being_asked(tmp_path: Path) -> N
     assert (result.exit_code, "endless.cu had not come to its end after 1 s; --seconds S allows S seconds" in result.output) == (2, True)
 
 
-def test_the_second_kernel_of_a_comparison_is_named_if_it_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_kernel_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_launches(code: KernelCode, *arguments: Any, **more: Any) -> launches.Run:
         if code.name.endswith("second.cu"):
             signal.raise_signal(signal.SIGALRM)

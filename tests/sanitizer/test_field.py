@@ -57,7 +57,7 @@ def test_a_lost_term_is_another_function(compare):
     assert "c[77] is another function of the arrays; 1 of 96 elements differ" in result.output
 
 
-def test_a_launch_of_the_second_kernel_that_no_device_takes_is_told(tmp_path):
+def test_an_impossible_launch_of_the_second_kernel_is_told(tmp_path):
     for name in ("first", "second"):
         (tmp_path / f"{name}.cu").write_text(KERNEL.format(loop=UP))
     words = ["emulate", str(tmp_path / "first.cu"), *ARGUMENTS, "--field", str(tmp_path / "second.cu"), "--field-block", "2000"]
