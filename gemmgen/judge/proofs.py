@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gemmgen.core.formulas import Formula
 from gemmgen.judge.candidates import KernelCandidate
-from gemmgen.judge.contradictions import contradict
 from gemmgen.judge.task import Argument, Size
 from gemmgen.kernels.launch import Argument as LaunchArgument
 from gemmgen.kernels.launch import ArrayArgument, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.proof.prover import KernelProof, prove_sequence
+from gemmgen.verification.contradictions import contradict
 
 
 def prove(kernel: KernelCandidate, seconds: float) -> KernelProof | str:

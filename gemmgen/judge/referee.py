@@ -26,6 +26,15 @@ from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.blocks import polls
 from gemmgen.emulator.data_flow import ProgramFlow, flow_of, instructions_of
+from gemmgen.emulator.literals import (
+    counts_of_blocks,
+    factors_of,
+    floats_of,
+    integers_of,
+    limits_of,
+    limits_of_arithmetic,
+    numbers_of_counts,
+)
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
 from gemmgen.judge import extremes
@@ -38,15 +47,8 @@ from gemmgen.judge.text import (
     address_that_decides,
     bits_of_approximation,
     bits_of_state,
-    counts_of_blocks,
     date_of_build,
-    factors_of,
-    floats_of,
-    integers_of,
-    limits_of,
-    limits_of_arithmetic,
     marks,
-    numbers_of_counts,
     other_builds,
     takes_alignment,
 )

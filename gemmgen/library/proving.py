@@ -169,10 +169,10 @@ def prove_subject(
 
     ``runs``: runs on small problems may contradict the proof.
     """
-    from gemmgen.judge.contradictions import contradict
     from gemmgen.proof.prover import prove_sequence
     from gemmgen.toolchain.compilation import COMPILE_OPTIONS
     from gemmgen.toolchain.nvrtc import compile_source
+    from gemmgen.verification.contradictions import contradict
 
     if end is not None and time.time() >= end:
         return None

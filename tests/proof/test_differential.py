@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("z3")
 
 from gemmgen.cli.proof_files import ForeignKernel
-from gemmgen.judge.contradictions import contradict
 from gemmgen.proof.prover import KernelProof, Property, prove_sequence
+from gemmgen.verification.contradictions import contradict
 from tests.proof.test_held_out import WRONG, Wrong
 from tests.proof.test_mutants import KINDS, Change
 

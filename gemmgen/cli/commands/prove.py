@@ -96,8 +96,8 @@ def command(
     gemmgen prove saxpy.cu --block 256 --grid 'ceil_div(n, 256)' --array 'x=in f32[n]' --array 'y=inout f32[n]' --expects 'n >= 1'
     """
     from gemmgen.hardware.target import architecture as find_architecture
-    from gemmgen.judge.contradictions import contradict
     from gemmgen.proof.prover import prove_sequence
+    from gemmgen.verification.contradictions import contradict
 
     if is_file := len(specs) == 1 and Path(specs[0]).suffix in (".cu", ".ptx"):
         if block is None or grid is None:
@@ -157,8 +157,8 @@ def _prove_specs(
     specs: Sequence[str], overrides: Sequence[str], architecture: Architecture | None, seconds: float
 ) -> tuple[list[Subject], dict[str, Sequence[KernelProof]]]:
     """The kernels of specs, and their proofs by label."""
-    from gemmgen.judge.contradictions import contradict
     from gemmgen.proof.prover import prove_sequence
+    from gemmgen.verification.contradictions import contradict
     from gemmgen.verification.replay import replay
 
     planned = plan_specs(find_specs(specs), overrides, architecture)

@@ -31,9 +31,9 @@ from gemmgen.emulator.hazards.report import (
     VolatileRace,
 )
 from gemmgen.emulator.interleavings import ScheduleDependent
+from gemmgen.emulator.literals import limits_of
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space, Spaces
 from gemmgen.emulator.program import Program, link
-from gemmgen.judge.text import limits_of
 from gemmgen.kernels.family import Case
 from gemmgen.kernels.launch import ArrayArgument, LaunchSequence, ScalarArgument
 from gemmgen.proof.contract import Contract, Inexpressible, assumed_apart
