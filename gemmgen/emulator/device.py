@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 import sys
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -189,6 +190,7 @@ class Device:
         """The file of the memory, for another process to map; -1 where there are none."""
         if self.descriptor >= 0:
             os.ftruncate(self.descriptor, size_bytes)
+            self._close = weakref.finalize(self, os.close, self.descriptor)
         self.memory = np.frombuffer(mmap.mmap(self.descriptor, size_bytes), np.uint8)
         self._top = PARAMETER_BYTES + GUARD_BYTES
         self._regions: dict[int, Region] = {}
@@ -203,6 +205,11 @@ class Device:
         self._grid_workspace = 0
         self.modules: list[DeviceModule] = []
         self._clock = native_threads.Clock()
+
+    def close(self) -> None:
+        """Closes the file of the memory, which other processes can no longer map by it; the memory itself stays."""
+        if self.descriptor >= 0:
+            self._close()
 
     # -- memory ------------------------------------------------------------------------------------------------
 

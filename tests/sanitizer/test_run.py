@@ -186,6 +186,15 @@ def test_a_program_that_leaves_the_emulator_is_not_clean(capfd: pytest.CaptureFi
 
 
 @needs_nvcc
+def test_programs_that_ended_hold_no_open_files() -> None:
+    def open_files() -> int:
+        CliRunner().invoke(cli, ["run", str(WRONG_CALLS), "--", "abort"])
+        return len(os.listdir("/proc/self/fd"))
+
+    assert open_files() >= open_files()
+
+
+@needs_nvcc
 def test_the_command_runs_a_python_file_with_its_arguments() -> None:
     done = CliRunner().invoke(cli, ["run", "--json", str(DRIVER_PROGRAM), "--", "bad"])
     assert done.exit_code == 1 and json.loads(done.stdout)["findings"][0]["code"] == "out-of-bounds"

@@ -31,7 +31,7 @@ if "abort" in sys.argv:
     os.abort()
 if "close" in sys.argv:
     driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(64))
-    os.closerange(3, 256)
+    os.closerange(3, 1 << 16)
     driver.cuMemFree_v2(memory)
 claims = (0xBA55ED50).to_bytes(4, "little") + bytes([1, 0, 16, 0]) + (1 << 40).to_bytes(8, "little") + bytes(64)
 print("length", driver.cuModuleLoadData(ctypes.byref(module), claims))

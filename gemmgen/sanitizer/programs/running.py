@@ -163,6 +163,7 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
         session.report.ended_early = str(error)
     except BaseException:
         _kill(child)
+        session.close()
         raise
     finally:
         ours.close()
@@ -170,6 +171,7 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
     report = session.finish(status)
+    session.close()
     report.seconds = time.perf_counter() - began
     if report.seconds >= settings.seconds:
         report.ended_early = f"the program was ended after {settings.seconds} s (--seconds): {report.ended_early}".removesuffix(": ")

@@ -230,9 +230,8 @@ class Session:
 
     def serve(self, connection: socket.socket) -> None:
         """Answers until the program closes its end, which happens when it ends. Raises BadMessage."""
-        stream = connection.makefile("rb")
         # A program that ends with a message unread resets the connection.
-        with suppress(ConnectionError):
+        with connection.makefile("rb") as stream, suppress(ConnectionError):
             while not self.is_over and len(head := stream.read(8)) == 8:
                 number, size = struct.unpack("<II", head)
                 if size > limit_of(number):
@@ -758,6 +757,11 @@ class Session:
             self.report.kernels[label].counters = counted.counters(self.text_of)
         self.report.status = status
         return self.report
+
+    def close(self) -> None:
+        """Gives up the device, its file and what answers the program."""
+        self.device.close()
+        self._answers.clear()
 
 
 MISUSES = {
