@@ -8,7 +8,7 @@ import numpy as np
 
 from gemmgen.emulator.data_flow import instructions_of
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Float, Instruction, Integer, Operand, Register, Special, source_registers, written_by
+from gemmgen.emulator.ptx.syntax import Float, Instruction, Integer, Operand, Register, Special, source_registers, writers_of, written_by
 
 _MAX_FACTOR = 1 << 12
 _MAX_COUNTS = 16
@@ -72,11 +72,8 @@ def limits_of_arithmetic(program: Program) -> list[int]:
 
 def _constants(program: Program) -> dict[str, Operand]:
     """Registers that one instruction writes, a move of a number, each with the number."""
-    writers: dict[str, list[Instruction]] = {}
-    for inst in instructions_of(program):
-        for name in written_by(inst):
-            writers.setdefault(name, []).append(inst)
-    return {name: those[0].operands[1] for name, those in writers.items() if len(those) == 1 and those[0].opcode == "mov"}
+    writers = writers_of(instructions_of(program))
+    return {name: own[0].operands[1] for name, own in writers.items() if len(own) == 1 and own[0].opcode == "mov"}
 
 
 def _whole_number(operand: Operand, constants: Mapping[str, Operand]) -> int | None:

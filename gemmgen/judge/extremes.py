@@ -50,8 +50,8 @@ def flushed(arrays: Arrays, sizes: dict[str, int]) -> float:
 
 
 def stand_ins(arrays: Arrays, *, finite: bool) -> list[Arrays]:
-    """The same inputs with numbers of the array's largest moderate magnitude in place of infinite ones, and of both signs in place of
-    undefined ones. Without ``finite`` tiny numbers are zero and huge ones are limited, too."""
+    """Copies of the inputs in which finite numbers replace others: the array's largest moderate magnitude for infinite ones, and the
+    same with either sign for undefined ones. Without ``finite`` tiny numbers are zero and huge ones are limited, too."""
     variants: list[Arrays] = []
     for sign in (1, -1):
         replaced: Arrays = {}

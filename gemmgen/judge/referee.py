@@ -325,7 +325,7 @@ class Referee:
         self.seed = secrets.randbits(32) if seed is None else seed
         self.verdict = Verdict(candidate.name, shapes=self.shapes, seed=self.seed)
         self._has_own_bounds = False
-        """True if the reference returns bounds of its own, as its first answer shows."""
+        """True if the first answer of the reference contains bounds of errors."""
 
     # -- running ---------------------------------------------------------------------------------------------------
 

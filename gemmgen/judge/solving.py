@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from gemmgen.core.graphs import reached
 from gemmgen.emulator.data_flow import instructions_of
+from gemmgen.emulator.instructions.compare import COMBINATIONS, COMPARISONS
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import (
     TYPE_BYTES,
@@ -37,19 +38,7 @@ DRAWS = 1 << 18
 _MAX_DEPTH = 200
 _MAX_BLOCKS = 200
 """Basic blocks whose branches are looked at."""
-_COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "lo": np.less,
-    "ls": np.less_equal,
-    "hi": np.greater,
-    "hs": np.greater_equal,
-}
-_JOINED: Mapping[str, Callable[[Any, Any], Any]] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+_ORDERED = ("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs")
 _PLAIN: Mapping[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -176,12 +165,12 @@ class Solver:
             return _as(value, inst.types[0])
         if inst.opcode == "setp":
             one, other, *joined = (self._of(each, kind if place < 2 else "pred", depth) for place, each in enumerate(inst.operands[1:]))
-            compared = inst.first_of(tuple(_COMPARED))
+            compared = inst.first_of(_ORDERED)
             if compared is None:
                 raise Unknown
-            holds = _COMPARED[compared](one, other)
-            by = inst.first_of(tuple(_JOINED))
-            return np.asarray(_JOINED[by](holds, joined[0]) if by is not None and joined else holds)
+            holds = COMPARISONS[compared](one, other)
+            by = inst.first_of(tuple(COMBINATIONS))
+            return np.asarray(COMBINATIONS[by](holds, joined[0]) if by is not None and joined else holds)
         is_wide = inst.has("wide")
         values = [self._of(each, "s64" if is_wide and place == 2 else kind, depth) for place, each in enumerate(inst.operands[1:])]
         return _as(self._computed(inst, kind, values), "s64" if is_wide else kind)

@@ -58,7 +58,7 @@ MAX_THREADS = 1 << 17
 WORK = 100_000
 """Instructions of basic blocks that all runs for one kernel may execute; many lanes, and products of matrices, count as several."""
 MAX_SHARE = WORK // 8
-"""The same for one run."""
+"""Part of that work that one run may do."""
 FAR = 1 << 20
 """Large operands, for sums that an epilogue does not take for small."""
 LANES_AT_ONCE = 4096
@@ -169,6 +169,7 @@ class _Net:
         self._scalars = [each for each in sequence.arguments if isinstance(each, ScalarArgument) and each.name not in sizes]
         self._atomic = any(inst.opcode in ("atom", "red") for program in self._programs.values() for inst in instructions_of(program))
         self._left = float(WORK)
+        self._limits = sorted({number for program in self._programs.values() for number in limits_of(program)})
         self.unknown = ""
         """Why the emulator does not run the kernel at all."""
         self._product = product_of(sequence) if "coverage" in claimed[0] else None
@@ -225,8 +226,7 @@ class _Net:
     @property
     def _depth(self) -> int:
         """The largest number up to ``MAX_SIZE`` that the code compares something with: often the depth of a stage."""
-        numbers = {number for program in self._programs.values() for number in limits_of(program)}
-        return max((number for number in numbers if 1 < number <= MAX_SIZE), default=16)
+        return max((number for number in self._limits if 1 < number <= MAX_SIZE), default=16)
 
     def _values(self) -> list[int]:
         """Sizes about the numbers of the grids, of the preconditions, of the blocks and of comparisons in the code."""
@@ -235,7 +235,7 @@ class _Net:
         texts += [str(constraint.condition) for constraint in self.sequence.constraints]
         first = [int(number) for text in texts for number in re.findall(r"\b\d+\b", text)]
         first += [extent for launch in launches for extent in (*launch.block, launch.threads)]
-        rest = sorted({abs(number) for program in self._programs.values() for number in limits_of(program)})
+        rest = sorted({abs(number) for number in self._limits})
         sizes: dict[int, None] = {}
         for number in [*first, *rest]:
             sizes |= dict.fromkeys(value for value in (number + 1, number, number - 1) if 3 < value <= MAX_SIZE)

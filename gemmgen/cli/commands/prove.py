@@ -133,13 +133,14 @@ def command(
     else:
         for subject in subjects:
             _print(subject, proofs[subject.label])
-    lacking = False
+    lacking, statuses = False, set[str]()
     for proof in (each for kernel_proofs in proofs.values() for each in kernel_proofs):
         wanted = {each.name for each in proof.properties} if "all" in required else set(required)
-        lacking = lacking or not wanted <= set(proof.proved) or any(each.status == "refuted" for each in proof.properties)
-    if any(each.status == "contradicted" for of_spec in proofs.values() for proof in of_spec for each in proof.properties):
+        statuses |= {each.status for each in proof.properties}
+        lacking = lacking or not wanted <= set(proof.proved)
+    if "contradicted" in statuses:
         context.exit(exit_codes.BUG)
-    if lacking:
+    if lacking or "refuted" in statuses:
         context.exit(exit_codes.FAILED)
 
 

@@ -42,7 +42,7 @@ COMPARISONS: dict[str, Comparison] = {
     "nan": lambda a, b: np.isnan(a) | np.isnan(b),
 }
 
-_COMBINATIONS = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+COMBINATIONS = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
 def _comparison(inst: Instruction, type_name: str) -> tuple[Comparison, bool]:
@@ -92,7 +92,7 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
             return result, ~result
 
         return binder.gathered(targets, both, [a, b])
-    combine = _COMBINATIONS[combination]
+    combine = COMBINATIONS[combination]
     other, negated = _predicate(binder, inst, inst.operands[3])
 
     def combined(x: Source, y: Source, p: Source) -> tuple[Source, Source]:
@@ -117,6 +117,6 @@ def set_(inst: Instruction, binder: Binder) -> Operation:
     combination = inst.first_of(("and", "or", "xor"))
     if combination is None:
         return binder.gathered([target], lambda x, y: np.where(compare(x, y), true, false), [a, b])
-    combine = _COMBINATIONS[combination]
+    combine = COMBINATIONS[combination]
     other, negated = _predicate(binder, inst, inst.operands[3])
     return binder.gathered([target], lambda x, y, p: np.where(combine(compare(x, y), ~p if negated else p), true, false), [a, b, other])

@@ -8,7 +8,7 @@ import numpy as np
 
 from gemmgen.emulator import ieee
 from gemmgen.emulator.binding import Binder, Source
-from gemmgen.emulator.instructions.compare import COMPARISONS
+from gemmgen.emulator.instructions.compare import COMBINATIONS, COMPARISONS
 from gemmgen.emulator.instructions.floating import is_mixed, minimum, saturated, with_crossed_signs
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.operation import Operation
@@ -117,7 +117,7 @@ def _combined(inst: Instruction, binder: Binder) -> tuple[Callable[[Source, Sour
     operand = inst.operands[3]
     negated = isinstance(operand, Negated)
     source = binder.source(inst, operand.register if isinstance(operand, Negated) else operand, "pred")
-    return {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[name], [source], negated
+    return COMBINATIONS[name], [source], negated
 
 
 def _read_of(inst: Instruction) -> Callable[[Source, str], Source]:

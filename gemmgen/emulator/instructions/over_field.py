@@ -17,6 +17,7 @@ from gemmgen.emulator.data_flow import tests_infinity
 from gemmgen.emulator.errors import NoFieldMeaning
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.bits import constant_permutation, logic, prmt, shift
+from gemmgen.emulator.instructions.compare import COMBINATIONS
 from gemmgen.emulator.instructions.integer import add_sub
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.operation import Operation
@@ -271,7 +272,6 @@ _ORDERS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "num": lambda a, b: np.ones(a.shape, np.bool_),
     "nan": lambda a, b: np.zeros(a.shape, np.bool_),
 }
-_COMBINATIONS = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
 def _order_of(inst: Instruction) -> str:
@@ -298,7 +298,7 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
     pair = (destination.first, destination.second) if isinstance(destination, Pair) else (destination,)
     targets = [binder.target(inst, operand, "pred") for operand in pair]
     a, b = (binder.source(inst, operand, "b32") for operand in inst.operands[1:3])
-    combination = inst.first_of(tuple(_COMBINATIONS))
+    combination = inst.first_of(tuple(COMBINATIONS))
     third: Sequence[Source] = ()
     negated = False
     if combination is not None:
@@ -316,7 +316,7 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
         answers = [holds, ~holds]
         if combination is not None:
             other = ~others[0] if negated else others[0]
-            answers = [_COMBINATIONS[combination](answer, other) for answer in answers]
+            answers = [COMBINATIONS[combination](answer, other) for answer in answers]
         return answers[0] if len(targets) == 1 else tuple(answers)
 
     return _on_residues(binder, targets, compute, [a, b, *third], writes=False)

@@ -85,7 +85,7 @@ class WarpgroupCosts:
     wide_vectors: float
     """Factor of the products and copies of tiles of ``WIDE_TILE`` pixels whose vectors threads copy, where the filter has one tap."""
     narrow_vectors: float
-    """The same of tiles of ``NARROW_TILE`` output channels at most, under more taps."""
+    """Factor of such tiles with at most ``NARROW_TILE`` output channels, where the filter has several taps."""
     row_stores: float
     """Factor of ``stores`` where rows of products are pixels, the filter has one tap, and a tile ``FEW_STEPS`` steps at most."""
     shared_reads: float
