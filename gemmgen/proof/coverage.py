@@ -61,6 +61,8 @@ from gemmgen.proof.terms import mentions
 from gemmgen.proof.values import as_condition, as_term
 
 MAX_REASONS = 6
+MULTIPLIES = frozenset(("and", "div", "mad", "mul"))
+"""Operations whose result may be the same for all sums if another operand is 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +72,7 @@ class Element:
     array: str
     indices: tuple[Form, ...]
     type: str = ""
-    """The type of float that it was converted from; empty for its bits as they are."""
+    """The type of float that it was converted to; empty for its bits as they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +171,7 @@ class _Coverage:
         )
         self._elements: dict[tuple[object, ...], Element] = {}
         self._sums: dict[tuple[object, ...], Sum | None] = {}
-        self._carried: dict[tuple[int, str, int], Element | None] = {}
+        self._carried: dict[tuple[int, str, int, int], Element | None] = {}
         self._carried_sums: dict[tuple[int, str], Sum | None] = {}
         self._failures: dict[tuple[object, ...], str] = {}
         self._pieces: dict[tuple[object, ...], Data] = {}
@@ -246,9 +248,9 @@ class _Coverage:
             case Fragment() if size == 4 and not data.transposed:
                 return self._of_fragment(data, 0, size)
             case Packed((Number(zero=True), part)) if size == 2:
-                return self._read_as(self._element(part, path, size), "bf16")  # the upper half of an f32
-            case Widened(part, kind) if 8 * size == bits_of(kind):
-                return self._read_as(self._element(part, path, size), kind)
+                return self._read_as(self._element(part, path, size), "bf16", "f32")  # the upper half of an f32
+            case Widened(part, kind, into) if 8 * size == bits_of(kind):
+                return self._read_as(self._element(part, path, size), kind, into)
         raise NotShown(f"an operand of a product is {_named(data)}")
 
     def _of_fragment(self, fragment: Fragment, place: int, size: int) -> Element:
@@ -260,16 +262,16 @@ class _Coverage:
         named = self._at.form(access.address.z3, access.path).taken(self._warps * WARP_THREADS + 8 * fragment.matrix + row)
         return self._shared(access, named.plus(column * size))
 
-    def _read_as(self, element: Element, kind: str) -> Element:
-        """An element whose bits are converted from a type of floats."""
+    def _read_as(self, element: Element, kind: str, into: str) -> Element:
+        """An element whose bits are converted from a type of floats to another one."""
         if element.type or self._product.types[element.array] != kind:
             raise NotShown(f"an element of {element.array} is read as {kind}")
-        return replace(element, type=kind)
+        return replace(element, type=into)
 
-    def _multiplied_as(self, element: Element, kinds: Sequence[str]) -> Element:
-        """An operand of a product of numbers of some types, whose bits are used as they are unless they were converted before."""
-        if not element.type and self._product.types[element.array] not in kinds:
-            raise NotShown(f"an element of {element.array} is multiplied as {' or '.join(kinds) or 'another type'}")
+    def _multiplied_as(self, element: Element, kind: str) -> Element:
+        """An operand of a product of numbers of a type, which is the element's own unless it was converted to it."""
+        if (element.type or self._product.types[element.array]) != kind:
+            raise NotShown(f"an element of {element.array} is multiplied as {kind}")
         return element
 
     def _loaded(self, access: Access, offset: int) -> Element:
@@ -342,7 +344,7 @@ class _Coverage:
 
     def _carried_element(self, iteration: z3.ArithRef, name: str, size: int, place: int = 0, count: int = 1) -> Element:
         """The value of a register, or of one of its parts, at the start of an iteration: that which the iteration before left there."""
-        key = (iteration.get_id(), name, place)
+        key = (iteration.get_id(), name, place, count)
         if key in self._carried:
             known = self._carried[key]
             if known is None:
@@ -522,8 +524,7 @@ class _Coverage:
             if not (self._holds_elements(link.a) and self._holds_elements(link.b)):
                 return None  # an operation of the epilogue
             one, other = (self._element(factor, path, self._unit) for factor in (link.a, link.b))
-            kinds = [kind for kind in ("f32", "f64") if bits_of(kind) == 8 * self._unit]
-            pairs.append((self._multiplied_as(one, kinds), self._multiplied_as(other, kinds), path))
+            pairs.append((self._multiplied_as(one, link.type), self._multiplied_as(other, link.type), path))
         free = base.free
         start = self._known.polynomials.of(base.count)
         distances: list[int] = []
@@ -566,7 +567,7 @@ class _Coverage:
             b = self._fragment_element(product, product.b[register], part, each)
             row = first + lanes // 4 * 4 + lane
             column = first + (lanes % 4 * 2 + link.place % 2) * 4 + lane
-            products.append((_taken(self._multiplied_as(a, (product.type,)), row), _taken(self._multiplied_as(b, (product.type,)), column)))
+            products.append((_taken(self._multiplied_as(a, product.type), row), _taken(self._multiplied_as(b, product.type), column)))
         return products
 
     def _fragment_element(self, product: TileProduct, data: Data, part: int, parts: int) -> Element:
@@ -695,18 +696,25 @@ class _Coverage:
                 yield way, total, leaf
                 continue
             inner: list[tuple[Path, Sum, Data]] = []
+            factors: Sequence[Data] = ()
             match leaf:
-                case Fused(a, b, c):
+                case Fused(_, a, b, c):
                     operands: Sequence[Data] = (a, b, c)
+                    factors = (a, b)
                 case Applied(opcode, operands, compared):
-                    if opcode == "selp" and any(map(self._plain, operands)) and not self._compares(operands, compared, way):
+                    factors = operands if opcode in MULTIPLIES else ()
+                    plain = any(self._plain(each, way) for each in operands)
+                    if opcode == "selp" and plain and not self._compares(operands, compared, way):
                         raise NotShown("a result is chosen from a sum and a value without one, by another comparison than of the sum")
                 case Widened(part):
                     operands = [part]
                 case _:
                     raise NotShown(f"a result is made from {_named(leaf)}")
+            beside = [each for each in factors if self._plain(each, way)]
+            if len(beside) < len(factors) and any(self._vanishes(each, way) for each in beside):
+                raise NotShown("a result is made from a sum times a number that may be 0")
             for part in operands:
-                if not self._plain(part):
+                if not self._plain(part, way):
                     mine = list(self._sums_in(part, way))
                     if any(one is not other for _, _, one in inner for _, _, other in mine):
                         raise NotShown("a result is made from several sums")
@@ -723,26 +731,44 @@ class _Coverage:
     def _made_from(self, operands: Sequence[Data], path: Path) -> set[int]:
         """Numbers of the sums that values are made from; none if one of the values is neither made from a sum nor without any."""
         try:
-            return {id(leaf) for each in operands if not self._plain(each) for _, _, leaf in self._sums_in(each, path)}
+            return {id(leaf) for each in operands if not self._plain(each, path) for _, _, leaf in self._sums_in(each, path)}
         except NotShown:
             return set()
 
-    def _plain(self, data: Data) -> bool:
-        """True for numbers, parameters, and elements of arrays other than the operands."""
+    def _plain(self, data: Data, path: Path) -> bool:
+        """True for numbers, parameters, and elements of arrays other than the operands, but no choice between numbers alone."""
         match data:
             case Number():
                 return True
+            case Chosen():
+                leaves = list(self._leaves(data, path))
+                numbers = len(leaves) > 1 and all(isinstance(leaf, Number) for _, leaf in leaves)
+                return not numbers and all(self._plain(leaf, way) for way, leaf in leaves)
             case Loaded(access):
                 base = access.base
                 return base in self._known.contract.arrays and base not in self._product.operands
-            case Chosen(_, yes, no):
-                return self._plain(yes) and self._plain(no)
             case Widened(part):
-                return self._plain(part)
+                return self._plain(part, path)
             case Packed(parts) | Applied(_, parts):
-                return all(self._plain(part) for part in parts)
-            case Fused(a, b, c):
-                return self._plain(a) and self._plain(b) and self._plain(c)
+                return all(self._plain(part, path) for part in parts)
+            case Fused(_, a, b, c):
+                return all(self._plain(part, path) for part in (a, b, c))
+        return False
+
+    def _vanishes(self, data: Data, path: Path) -> bool:
+        """True if a number is 0 on some ways, as far as the statements themselves tell."""
+        match data:
+            case Number(zero):
+                return zero
+            case Chosen():
+                return any(self._vanishes(leaf, way) for way, leaf in self._leaves(data, path))
+            case Widened(part):
+                return self._vanishes(part, path)
+            case Fused(_, a, b, c):
+                return self._vanishes(c, path) and (self._vanishes(a, path) or self._vanishes(b, path))
+            case Applied(opcode, parts):
+                several = any if opcode in MULTIPLIES else all
+                return several(self._vanishes(part, path) for part in parts)
         return False
 
 

@@ -101,8 +101,9 @@ class Chosen:
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """a b + c."""
+    """a b + c of numbers of a type of floats."""
 
+    type: str
     a: Data
     b: Data
     c: Data
@@ -134,10 +135,11 @@ class Applied:
 
 @dataclass(frozen=True, eq=False)
 class Widened:
-    """A number of a shorter type of floats, ``type``, as the same number of a longer one."""
+    """A number of a shorter type of floats, ``type``, as the same number of a longer one, ``into``."""
 
     data: Data
     type: str
+    into: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,12 +292,12 @@ def results(
         return [Applied(opcode, inputs[:2], compared) if choice is None else join(choice, inputs[0], inputs[1])]
     if opcode == "cvt" and instruction.types in EXACT and {*instruction.modifiers} <= {*instruction.types}:
         long, short = instruction.types
-        return inputs if long == short else [Widened(inputs[0], short)]
+        return inputs if long == short else [Widened(inputs[0], short, long)]
     is_float = instruction.type in FLOATS
     if opcode == "fma" and instruction.type in ("f32", "f64") and not any(word in instruction.modifiers for word in ("sat", "relu")):
-        return [Fused(*inputs)]
+        return [Fused(instruction.type, *inputs)]
     if opcode == "mul" and instruction.type in ("f32", "f64") and "sat" not in instruction.modifiers:
-        return [Fused(inputs[0], inputs[1], ZERO)]
+        return [Fused(instruction.type, inputs[0], inputs[1], ZERO)]
     if opcode in LANE_LOCAL and (is_float or any(not isinstance(each, Number | Unknown) for each in inputs)):
         return [Applied(opcode, inputs)]
     return [UNKNOWN]

@@ -15,7 +15,7 @@ import numpy as np
 import z3
 
 from gemmgen.proof.data import Access
-from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
+from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate, total
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.terms import Node, node_with
@@ -47,18 +47,16 @@ def by_thread(
     shared: dict[Monomial, int] = {}
     if symbols is None:
         symbols = known.all_threads()
-    table: Numbers = np.zeros(max([known.contract.launch.threads, *[len(each) for each in symbols.values()]]), dtype=np.int64)
+    threads = max([known.contract.launch.threads, *[len(each) for each in symbols.values()]])
+    own: list[tuple[int, list[Numbers]]] = []
     for monomial, number in known.polynomials.of(term).items():
         factors = [known.polynomials.term(factor) for factor in monomial]
-        own = any(known.depends_on_thread(factor) or known.depends_on_rank(factor) for factor in factors)
-        if factors and (not own or not {*monomial}.isdisjoint(digits)):
+        differs = any(known.depends_on_thread(factor) or known.depends_on_rank(factor) for factor in factors)
+        if factors and (not differs or not {*monomial}.isdisjoint(digits)):
             shared[monomial] = number
-            continue
-        value: Numbers = np.asarray(number, dtype=np.int64)
-        for factor in factors:
-            value = np.asarray(value * evaluate(factor, symbols))
-        table = np.asarray(table + value)
-    return shared, table
+        else:
+            own.append((number, [evaluate(factor, symbols) for factor in factors]))
+    return shared, total(own, threads)
 
 
 class Distances:

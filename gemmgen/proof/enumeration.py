@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -32,10 +32,22 @@ def evaluate(term: z3.ExprRef, symbols: Mapping[int, Numbers], known: dict[int, 
     return compute(node_of(term), known, value, lambda part: () if part.number in symbols else part.children)
 
 
+def total(products: Iterable[tuple[int, Sequence[Numbers]]], length: int) -> Numbers:
+    """The sum of some products, each a number and values by thread, for as many threads. Raises ``NotEnumerable``."""
+    result: Numbers = np.zeros(length, dtype=np.int64)
+    for number, factors in products:
+        result = operation(z3.Z3_OP_ADD, [result, operation(z3.Z3_OP_MUL, [_small(number), *factors])])
+    return result
+
+
 def _number(term: z3.ExprRef) -> Numbers:
-    if not z3.is_int_value(term) or abs(term.as_long()) > LIMIT:
-        raise NotEnumerable
-    return np.asarray(term.as_long(), dtype=np.int64)
+    _require(z3.is_int_value(term))
+    return _small(term.as_long())
+
+
+def _small(number: int) -> Numbers:
+    _require(abs(number) < LIMIT)
+    return np.asarray(number, dtype=np.int64)
 
 
 def operation(kind: int, values: list[Numbers]) -> Numbers:

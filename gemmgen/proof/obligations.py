@@ -275,6 +275,8 @@ def _goal(known: Knowledge, access: Access, address: Value) -> Condition | str:
     aligned = offset % access.width == 0 if access.width > 1 else True
     if variable.alignment % access.width and access.width > 1:
         return f"{variable.name} is aligned to {variable.alignment} bytes"
+    if not variable.size and not _is_dynamic(known, address.base):
+        return f"nothing is known of the size of {variable.name}"
     total: Term = variable.size if variable.size else known.contract.dynamic_shared
     return z3.And(offset >= 0, offset + as_term(size) <= as_term(total), as_condition(aligned))
 

@@ -15,7 +15,7 @@ import numpy as np
 import z3
 
 from gemmgen.proof.data import Access, Recurrence
-from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
+from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate, total
 from gemmgen.proof.knowledge import Path
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import OtherThread, final_waits, landings
@@ -154,17 +154,14 @@ class Provenance:
         if mentions(term, self._of_iterations):
             raise NotShown("an index that is divided by a number that is not known, in a loop")
         outer: dict[Monomial, int] = {}
-        table: Numbers = np.zeros(self._threads, dtype=np.int64)
+        own: list[tuple[int, list[Numbers]]] = []
         for monomial, number in known.polynomials.of(term).items():
             factors = [known.polynomials.term(factor) for factor in monomial]
             if factors and not any(self.depends(factor) for factor in factors):
                 outer[monomial] = number
-                continue
-            value: Numbers = np.asarray(number, dtype=np.int64)
-            for factor in factors:
-                value = np.asarray(value * evaluate(factor, self._symbols, self._evaluated))
-            table = np.asarray(table + value)
-        return Form(outer, table)
+            else:
+                own.append((number, [evaluate(factor, self._symbols, self._evaluated) for factor in factors]))
+        return Form(outer, total(own, self._threads))
 
     def depends(self, term: z3.ExprRef | bool) -> bool:
         """True unless all threads of a block have the same value for a term."""
@@ -235,7 +232,7 @@ class Provenance:
             term = z3.simplify(z3.substitute(self.outer_term(form.outer), (iteration, into)))
             self.kept.append((into, term))
             outer = dict(self._known.polynomials.of(term))
-            self._moved[key] = Form(outer, np.asarray(outer.pop((), 0), dtype=np.int64))
+            self._moved[key] = Form(outer, total([(outer.pop((), 0), ())], 1))
         moved = self._moved[key]
         return Form(moved.outer, form.table + moved.table)
 
@@ -463,7 +460,7 @@ class Provenance:
         key = (
             access.address.base,
             *sorted(address.outer.items()),
-            self.barriers(access).get_id(),
+            *self._when(access),
             *self.key(access.path),
         )
         self._search(key, access, address, None)
@@ -665,17 +662,10 @@ class Provenance:
         parts = [(start, end) for start, end in parts if span is None or (start < span[1] and span[0] < end)]
         low, high = min(start for start, _ in parts), max(end for _, end in parts)
         outer = self.outer_term(address.outer)
-        finer = [
-            (members, self.known_of(access.barriers[level].z3))
-            for level, members in enumerate(self._lifter.members, start=1)
-            if members is not None
-        ]
-        later = tuple(self._place(site.access) > self._place(access) for group in groups for site in group.sites)
-        counts = [count.get_id() for _, count in finer]
-        key = (id(chosen), case.shift, case.at, load.get_id(), outer.get_id(), low, high, span is None, later, *counts, *self.key(premises))
+        key = (id(chosen), case.shift, case.at, outer.get_id(), low, high, span is None, *self._when(access), *self.key(premises))
         if key in self._alone:
             return
-        self.kept.append((chosen, load, outer, premises, finer))
+        self.kept.append((chosen, outer, premises))
         if case.at is not None and iteration is not None:
             load, outer = (z3.substitute(term, (iteration, z3.IntVal(case.at))) for term in (load, outer))
         mine = chosen.barriers
@@ -733,6 +723,13 @@ class Provenance:
                 counts = [other.term(self.known_of(site.access.barriers[level].z3)) for site in group.sites]
                 ways.append(z3.And(members == other.term(members), z3.Or(*[count < load for count in counts])))
         return z3.Or(*ways)
+
+    def _when(self, access: Access) -> tuple[int, ...]:
+        """When an access takes place, beside its path: barriers passed, iterations, and the stores to its array that come before it."""
+        place = self._place(access)
+        before = sum(self._place(site.access) <= place for group in self.all_stores(access.base or "") for site in group.sites)
+        passed = [self.known_of(count.z3).get_id() for count in access.barriers]
+        return (before, *passed, *[iteration.get_id() for iteration in access.iterations])
 
     def _place(self, access: Access) -> int:
         """The place of an access among all, in the order of a thread's way through one iteration of each loop; -1 for others."""

@@ -160,6 +160,8 @@ def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, 
     known_data = results(instruction, data, known.latest, choice, path, compared)
     first = instruction.operands[0]
     places = first.elements if isinstance(first, Vector) else (first,)
+    for target in targets:  # of a second result, such as a predicate, nothing is known
+        state[DATA + target.name] = UNKNOWN
     for place, register in enumerate(places):
         if isinstance(register, Register):
             old = data.get(register.name, UNKNOWN)

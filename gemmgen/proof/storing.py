@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import z3
 
-from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
+from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate, total
 from gemmgen.proof.polynomials import Monomial, Polynomials, product
 from gemmgen.proof.values import Condition, as_condition, conjuncts
 
@@ -70,11 +70,11 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
     for axis in range(len(stores[0].indices)):
         outer: dict[Monomial, int] | None = None
         for store, place in zip(stores, places, strict=True):
-            mine, total = _split(polynomials, store.indices[axis], digits, threads, known)
+            mine, own = _split(polynomials, store.indices[axis], digits, threads, known)
             if outer is not None and outer != mine:
                 return None
             outer = mine
-            place.append(total)
+            place.append(own)
         assert outer is not None
         last = axis == len(stores[0].indices) - 1
         low = min(int(place[axis][here].min()) for place, here in zip(places, allowed, strict=True))
@@ -114,14 +114,12 @@ def _split(
     """The part of a sum that depends on other unknowns than the thread, and the number of each thread."""
     form = polynomials.of(term)
     outer = {monomial: number for monomial, number in form.items() if any(factor in digits.outer for factor in monomial)}
-    total: Numbers = np.zeros(threads, dtype=np.int64)
-    for monomial, number in form.items():
-        if monomial not in outer:
-            value: Numbers = np.asarray(number, dtype=np.int64)
-            for factor in monomial:
-                value = np.asarray(value * evaluate(polynomials.term(factor), digits.threads, known))
-            total = np.asarray(total + value)
-    return outer, total
+    own = [
+        (number, [evaluate(polynomials.term(factor), digits.threads, known) for factor in monomial])
+        for monomial, number in form.items()
+        if monomial not in outer
+    ]
+    return outer, total(own, threads)
 
 
 def _allowed(store: Stored, digits: Digits, threads: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("z3")
 
-from gemmgen.cli.proof_files import read_foreign
+from gemmgen.cli.proof_files import ForeignKernel, read_foreign
 from gemmgen.proof.prover import prove_sequence
 from gemmgen.proof.solver import OutOfTime
 from tests.proof.test_readings import INDEX, Reading
@@ -59,6 +59,23 @@ def chosen(tested: str, exchanged: str = "") -> str:
     )
 
 
+PAIR = (
+    "__shared__ volatile float a[64]; const int t = threadIdx.x, r = blockIdx.y, c = (blockIdx.x * 64 + t) * 2; float s = 0, u = 0;\n"
+    "#pragma unroll 1\n"
+    "for (int p = 0; p < k; ++p) {{ a[t] = A[(size_t)r * k + p]; __syncthreads(); const float v = a[t]; {between} const float w = a[t];\n"
+    "s += v * (c < n ? B[(size_t)p * n + c] : 0.f); u += w * (c + 1 < n ? B[(size_t)p * n + c + 1] : 0.f); __syncthreads(); }}\n"
+    "{after} if (c < n) C[(size_t)r * n + c] = s; if (c + 1 < n) C[(size_t)r * n + c + 1] = u;"
+)
+"""A product whose threads load one element twice."""
+IN_PAIRS = {**MATRIX, "grid": "ceil_div(n, 128), m"}
+SHUFFLED = """if (k > 7000) asm("{.reg .pred p; shfl.sync.bfly.b32 %0|p, %0, 1, 31, -1;}" : "+f"(s));"""
+AS_DOUBLES = (
+    "const int r = blockIdx.y, c = blockIdx.x * 64 + threadIdx.x; if (c >= n) return; double d = 0;\n"
+    "for (int p = 0; p < k; ++p) { double a, b;\n"
+    'asm volatile("{.reg .b64 t; ld.global.u32 t, [%1]; mov.b64 %0, t;}" : "=d"(a) : "l"(A + (size_t)r * k + p));\n'
+    'asm volatile("{.reg .b64 t; ld.global.u32 t, [%1]; mov.b64 %0, t;}" : "=d"(b) : "l"(B + (size_t)p * n + c));\n'
+    "d += a * b; } C[(size_t)r * n + c] = (float)d;"
+)
 NAN = 'int z; asm("{{.reg .pred p; setp.{}.f32 p, %1, 0f00000000; selp.s32 %0, 1, 0, p;}}" : "=r"(z) : "f"(alpha)); if (!z) k = 0;'
 HALVES = (
     'asm volatile("red.global.{}.noftz.v4.f16 [%0], {{%1, %1, %1, %1}};" :: "l"(y), "h"((short)1));'
@@ -74,6 +91,13 @@ WRONG = {
     "no sum where alpha is no number": Reading("coverage", sums("o = alpha * s;", NAN.format("ne")), **MATRIX),
     "no sum where alpha is tiny": Reading("coverage", sums("o = alpha * s;", NAN.format("neu.ftz")), **MATRIX),
     "two operations on vectors of halves": Reading("once", HALVES.format("add", "min"), **OF_HALVES),
+    "a number is replaced between two loads": Reading("coverage", PAIR.format(between="if (k > 7000) a[t] = 5.f;", after=""), **IN_PAIRS),
+    "lanes exchange sums, beside a predicate": Reading("coverage", PAIR.format(between="", after=SHUFFLED), **IN_PAIRS),
+    "the bits of floats are multiplied as doubles": Reading("coverage", AS_DOUBLES, **MATRIX),
+    "a factor is 0 for some sizes": Reading("coverage", sums("o = s * (k > 7000 ? 0.f : 1.f);"), **MATRIX),
+    "a factor is 0 in place of an element": Reading("coverage", sums("o = s * (k > 7000 ? 0.f : d);"), **MATRIX),
+    "a limit depends on the size": Reading("coverage", sums("o = fminf(s, k > 7000 ? -1e30f : 1e30f);"), **MATRIX),
+    "a sum times 0": Reading("coverage", sums("o = s; if (k > 7000) o = __fmul_rn(s, 0.f);"), **MATRIX),
     "a thread replaces what it loads": Reading("coverage", product("a[t] = 5.f;"), **ROWS),
     "a thread replaces it in later turns": Reading("coverage", product("if (p > 7) a[t] = 5.f;"), **ROWS),
     "a lane replaces what another one loads": Reading("coverage", product("a[t ^ 1] = 5.f; __syncwarp();"), **ROWS),
@@ -124,6 +148,9 @@ RIGHT = {
     "a sum is chosen where it is positive": Reading("coverage", sums(chosen("s")), **MATRIX),
     "a sum where alpha is no number": Reading("coverage", sums("o = alpha * s;", NAN.format("neu")), **MATRIX),
     "one operation on vectors of halves": Reading("once", HALVES.format("add", "add"), **OF_HALVES),
+    "a thread loads an element twice": Reading("coverage", PAIR.format(between="", after=""), **IN_PAIRS),
+    "an element is added for some sizes": Reading("coverage", sums("o = s + (k > 7000 ? 0.f : d);"), **MATRIX),
+    "an element and a sum above 0": Reading("coverage", sums("o = fmaxf(s + d * alpha, 0.f);"), **MATRIX),
     "a thread loads what it stored": Reading("coverage", product(""), **ROWS),
     "a thread replaces it after its load": Reading("coverage", product("").replace("* x[p];", "* x[p]; a[t] = 5.f;"), **ROWS),
 }
@@ -133,6 +160,15 @@ RIGHT["rows of one length"] = Reading("complete", ROWS_OF_A_LENGTH.format("1") +
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_holds_is_still_proved(name: str, tmp_path: Path) -> None:
     assert RIGHT[name].property in RIGHT[name].proof(tmp_path).proved
+
+
+def test_an_index_with_a_huge_factor_is_no_error(tmp_path: Path) -> None:
+    huge = (
+        "__shared__ float s[64]; s[(unsigned long long)threadIdx.x * 0x9E3779B97F4A7C15ull % 61] = 1; __syncthreads();"
+        "y[threadIdx.x] = s[threadIdx.x];"
+    )
+    proof = Reading("memory", huge, arrays=("x=in f32[n]", "y=out f32[64]"), grid="1").proof(tmp_path)
+    assert "once" in proof.proved and "races" not in proof.proved
 
 
 def test_races_need_the_results_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,20 +196,26 @@ END: ret; }
 """
 
 
+def read_ptx(text: str, folder: Path, shared: str = "0") -> ForeignKernel:
+    file = folder / "kernel.ptx"
+    file.write_text(text)
+    options = {"block": (64,), "grid": "ceil_div(n, 64)", "arrays": ["y=out s32[n]"], "expects": ["n <= 200000"]}
+    return read_foreign(file, entry_name="k", architecture=None, shared=shared, seconds=30, **options)
+
+
 def test_a_register_may_have_the_name_of_a_count_of_barriers(tmp_path: Path) -> None:
-    file = tmp_path / "kernel.ptx"
-    file.write_text(SELF_NAMED)
-    kernel = read_foreign(
-        file,
-        entry_name="k",
-        architecture=None,
-        block=(64,),
-        grid="ceil_div(n, 64)",
-        arrays=["y=out s32[n]"],
-        expects=["n <= 100000"],
-        shared="0",
-        seconds=30,
-    )
+    kernel = read_ptx(SELF_NAMED, tmp_path)
     proved = set(prove_sequence(kernel.sequence, kernel.code.ptx, 30)[0].proved)
     assert "memory" in proved
     assert not {"races", "initialised"} & proved
+
+
+@pytest.mark.parametrize("space", ["global", "const"])
+def test_the_size_of_an_array_of_another_module_is_not_known(space: str, tmp_path: Path) -> None:
+    text = SELF_NAMED.replace(".visible", f".extern .{space} .align 4 .b8 t[];\n.visible").replace(
+        "mov.u32 %barriers, 1; xor.b32 %r9, %r2, %barriers; shl.b32 %r9, %r9, 2; add.s32 %r10, %r6, %r9; ld.shared.u32 %r11, [%r10];",
+        f"setp.gt.s32 %p2, %r1, 100000; mov.u32 %r11, 7; @!%p2 bra SKIP; ld.{space}.u32 %r11, [t+8];\nSKIP:",
+    )
+    kernel = read_ptx(text, tmp_path, "256")
+    proved = set(prove_sequence(kernel.sequence, kernel.code.ptx, 30)[0].proved)
+    assert "once" in proved and "memory" not in proved
