@@ -87,7 +87,9 @@ def test_a_quick_kernel_serves_until_another_is_compiled(
     np.testing.assert_allclose(results[0], np.maximum(a @ b, 0) if epilogue else a @ b, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("sizes", [(29, 43, 531), (21, 1, 45), (21, 2, 45), (13, 3, 77), (5, 3, 7), (3, 500, 9), (11, 1100, 531)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(29, 43, 531), (21, 1, 45), (21, 2, 45), (13, 3, 77), (5, 3, 7), (3, 500, 9), (11, 1100, 531), (40, 51, 6)], ids=str
+)
 def test_all_candidates_give_the_same_bits(sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
     a, b = (RNG.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
@@ -150,6 +152,17 @@ def test_few_columns_of_rows_that_are_neighbours(letters: str, columns: int) -> 
         out = before.copy()
         ops.matmul(a, b, out=out[:, :columns], alpha=2.0, beta=3.0)
         assert (out[:, :columns] == 2 * (a @ b) + 3 * before[:, :columns]).all() and (out[:, columns:] == before[:, columns:]).all()
+
+
+@pytest.mark.parametrize("letters", ["nn", "nt", "tn", "tt"])
+def test_short_sums_of_several_vectors_of_columns(letters: str) -> None:
+    for m, n, k in ((33, 17, 13), (40, 31, 5), (9, 32, 12), (35, 33, 8), (50, 48, 7), (32, 64, 6), (41, 61, 2), (31, 64, 1)):
+        a, b, before = integers(m, k), integers(k, n), integers(m, n + 3)
+        a, b = (np.asfortranarray(one) if letter == "t" else one for one, letter in zip((a, b), letters, strict=True))
+        out = before.copy()
+        ops.matmul(a, b, out=out[:, :n], alpha=2.0, beta=3.0)
+        assert (out[:, :n] == 2 * (a @ b) + 3 * before[:, :n]).all() and (out[:, n:] == before[:, n:]).all()
+        np.testing.assert_array_equal(ops.matmul(a, b), a @ b)
 
 
 def test_first_products_prepare_later_ones_once() -> None:

@@ -34,6 +34,8 @@ MAX_PACKED_FLOATS = 1 << 27
 CHAINS = 8
 """Vectors of the widest tiles: sums that have to be worked on at the same time, two a cycle, each of four cycles."""
 MAX_FITTED_ROWS = 16
+MAX_SHORT_VECTORS = 4
+"""Vectors of columns of a right operand that stays in registers."""
 SPARE_FLOATS = 64
 """Beyond the last panel of a packed operand, where the last square that is transposed may write."""
 
@@ -195,6 +197,14 @@ class BlockedPlan:
     def masks(self) -> bool:
         """True if loads and stores at an edge leave out lanes."""
         return self.masked and self.lanes > 1
+
+    @property
+    def short_extents(self) -> tuple[tuple[int, int], ...]:
+        """Vectors of columns of a right operand that stays in registers, and the steps along k that it may then have: beside it, the
+        sums, a broadcast element, and two factors."""
+        registers = 2 * self.lanes
+        wide = ((vectors, (registers - 3) // vectors - 1) for vectors in range(2, MAX_SHORT_VECTORS + 1))
+        return ((1, self.lanes), *((vectors, steps) for vectors, steps in wide if steps > 0))
 
     @property
     def fetches_left(self) -> bool:
