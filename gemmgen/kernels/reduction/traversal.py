@@ -76,7 +76,7 @@ FEW_LANES, LANE_UNITS = 8, 48
 """Threads that do not share a row alone where it has more loads: 3423 rows of 456 halves take 2.3 us with 16, 2.6 with 8."""
 ONE_WAVE = 2112
 """Results whose blocks of 128 threads are on the SMs at the same time: 1200 rows of 5000 halves take 5.0 us with them, 5.7 with 32."""
-FEW_UNITS = (300, 400)
+FEW_UNITS = (256, 400)
 """Loads of a row that 64 threads have in flight at the same time, and 32 do not: 2544 halves 4.7 us instead of 5.0, 3352 of them 6.2
 either way."""
 WORD_COLUMNS = 4
