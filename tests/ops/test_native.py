@@ -129,6 +129,7 @@ def test_first_products_have_the_bits_of_later_ones(monkeypatch: pytest.MonkeyPa
         (83, 6, 300),
         (9, 2, 600),
         (100, 33, 600),
+        (500, 90, 600),
         (4, 4, 1),
         (1, 1, 9),
     ):
@@ -152,6 +153,18 @@ def test_few_columns_of_rows_that_are_neighbours(letters: str, columns: int) -> 
         out = before.copy()
         ops.matmul(a, b, out=out[:, :columns], alpha=2.0, beta=3.0)
         assert (out[:, :columns] == 2 * (a @ b) + 3 * before[:, :columns]).all() and (out[:, columns:] == before[:, columns:]).all()
+
+
+@pytest.mark.parametrize("letters", ["tn", "tt"])
+def test_few_columns_by_the_transposed_product(letters: str) -> None:
+    for m, n, k in ((70, 9, 33), (300, 20, 700), (2001, 95, 40)):
+        (a, b), before = arrays(letters, m, n, k), integers(m, n + 3)
+        out, few = before.copy(), before[:40].copy()
+        ops.matmul(a, b, out=out[:, :n], alpha=2.0, beta=3.0)
+        np.testing.assert_allclose(out[:, :n], 2 * (a.astype(np.float64) @ b) + 3 * before[:, :n], rtol=1e-4, atol=1e-3)
+        np.testing.assert_array_equal(out[:, n:], before[:, n:])
+        ops.matmul(a[:40], b, out=few[:, :n], alpha=2.0, beta=3.0)
+        np.testing.assert_array_equal(few, out[:40])
 
 
 @pytest.mark.parametrize("letters", ["nn", "nt", "tn", "tt"])

@@ -321,7 +321,13 @@ class CpuGemmPlan(InstancePlan[CpuGemmSpec]):
 
     def copies_side(self, side: Side) -> bool:
         """True if packing an operand may be a copy of runs of its elements."""
-        return self.blas or not (self.left if side == "left" else self.right).along_k
+        return self.blas or self.turns_product or not (self.left if side == "left" else self.right).along_k
+
+    @property
+    def turns_product(self) -> bool:
+        """True if the transposed product may be computed, in which neighbouring rows of the left operand are columns."""
+        plain = not self.epilogue and not self.blas and not self.left.along_k
+        return plain and self.adds_eight and self.blocked is not None and self.blocked.fitted
 
     @property
     def turns(self) -> bool:
