@@ -81,13 +81,12 @@ FEW_UNITS = (256, 400)
 either way."""
 WORD_COLUMNS = 4
 """Results of a thread that it reads one by one, four bytes each: 8441173 take 18.9 us, 28.9 with eight and twice as many threads."""
-NARROW_LANES, MEETING_BYTES_OF_COLUMNS = 16, 150 << 10
-"""Threads side by side, 256 bytes of a row, where blocks with more would have to share results; and bytes that each SM could read while
-blocks of tiles meet. 493 rows of 18300 of float32 take 11.0 us by one block for each such tile, 15.7 by two, 16.7 by seven for each of
-those of 32 threads."""
 TALL_LANES, TALL_THREADS = 8, 512
-"""Threads side by side, 128 bytes of a row, and threads of a block, where blocks of narrow tiles would still have to share results: the
-first and third axis of 24 x 16 x 80 x 336 of float32 take 13.0 us by one block for each such tile, 16.6 by three for each narrow one."""
+"""Threads side by side, 128 bytes of a row, where blocks with more would have to share results; and threads of such a block, if all are on
+the SMs at the same time: 31 x 1062 x 200 of float32 take 9.4 us, 9.9 by 256 threads, 12.8 by 16 lanes; 60 x 500 x 200 take 8.2 by 256, 8.9
+by 512."""
+NARROW_LANES, MEETING_BYTES_OF_COLUMNS = 16, 150 << 10
+"""Threads side by side where blocks of those tiles would still have to share results; and bytes that each SM could read while they meet."""
 MIN_OUTER = 8
 """Places of the slower kept axes from which on blocks do not share results either where threads read less than a vector: the first and
 third axis of 37 x 13 x 87 x 298 take 15.8 us by 512 threads, 20.2 by thirteen blocks for each tile; those of 27 x 12 x 57 x 199 8.9 us by
@@ -381,19 +380,21 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
         most, slots = count // (threads // lanes * unroll * 2), multiprocessors * RESIDENT_THREADS // threads
         return _parts(tiles, most, slots, all_bytes, threads * unroll * columns * vector * size, multiprocessors)
 
+    busy = BUSY_BYTES_PER_SM * multiprocessors
+
+    def sharing_pays(in_flight: int) -> bool:
+        return all_bytes * (busy - in_flight) > MEETING_BYTES_OF_COLUMNS * multiprocessors * in_flight
+
     parts = sharers(threads)
     if parts > 1 and lanes > NARROW_LANES and vector * size == VECTOR_BYTES:
-        lanes, unroll = NARROW_LANES, min(MAX_UNROLL, power_of_two(ceil_div(count * NARROW_LANES, threads)))
-        tiles = outer * ceil_div(vectors, lanes)
-        in_flight = tiles * threads * unroll * VECTOR_BYTES
-        busy = BUSY_BYTES_PER_SM * multiprocessors
-        parts = 1
-        if all_bytes * (busy - in_flight) > MEETING_BYTES_OF_COLUMNS * multiprocessors * in_flight:
+        tiles = outer * ceil_div(vectors, TALL_LANES)
+        tall = tiles * TALL_THREADS <= THREADS_PER_SM * multiprocessors and count >= TALL_THREADS // TALL_LANES * LOADS
+        tall = tall and TALL_THREADS * vector * types.state_bytes <= SHARED_BYTES
+        threads, lanes, unroll, parts = TALL_THREADS if tall else threads, TALL_LANES, LOADS, 1
+        if sharing_pays(tiles * threads * unroll * VECTOR_BYTES):
+            threads, lanes, unroll = THREADS, NARROW_LANES, min(MAX_UNROLL, power_of_two(ceil_div(count * NARROW_LANES, THREADS)))
+            in_flight = outer * ceil_div(vectors, lanes) * threads * unroll * VECTOR_BYTES
             parts = max(1, min(round(2 * busy / in_flight), count // (threads // lanes * unroll * 2)))
-        in_tall = outer * ceil_div(vectors, TALL_LANES) * TALL_THREADS * LOADS * VECTOR_BYTES
-        fits = TALL_THREADS * vector * types.state_bytes <= SHARED_BYTES and count >= TALL_THREADS // TALL_LANES * LOADS
-        if parts > 1 and in_tall >= busy and fits:
-            threads, lanes, unroll, parts = TALL_THREADS, TALL_LANES, LOADS, 1
     elif parts > 1 and outer >= MIN_OUTER and vector * size < VECTOR_BYTES and outer * ceil_div(vectors, TALL_LANES) >= multiprocessors:
         threads, lanes, columns, unroll, parts = TALL_THREADS if vector > 1 else THREADS, TALL_LANES, 1, MAX_UNROLL, 1
     strategy = _checked(
