@@ -12,5 +12,5 @@ BATCHES = 4
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_a_random_spec_is_rejected_with_reasons_or_verifies(batch: int) -> None:
-    outcomes = try_random_specs(reductions(), batch, examples=25, every=3)
+    outcomes = try_random_specs(reductions(), batch, examples=50, every=3)
     assert outcomes["verified"] >= 5 and outcomes["rejected"] >= 1

@@ -39,7 +39,7 @@ def test_a_single_number_has_no_axis() -> None:
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        (np.empty(3, bool), "out has elements bool, need another type: only any and all"),
+        (np.empty(3, bool), "out has elements bool or uint8, need another type: only any and all"),
         (np.empty(3, ">f4"), "out has elements float32 in foreign byte order, which no reduction stores"),
         (np.empty(3, "c8"), "out has elements complex64, which no reduction stores"),
         (np.empty(6, "f")[::2], r"out has strides \(2,\); results are stored without gaps"),
