@@ -128,7 +128,7 @@ class Knowledge:
         """The loop's header by the number of an iteration's term."""
         self.at_start: list[tuple[int, z3.ArithRef, z3.ArithRef]] = []
         """Loops' headers, with registers at the start of an iteration of which nothing else is known, and their content before the loop."""
-        self.divisions: list[tuple[z3.ArithRef, z3.ArithRef, Value]] = []
+        self.divisions: list[tuple[z3.ArithRef, z3.ArithRef, z3.ArithRef]] = []
         """Dividend, divisor times quotient, remainder."""
         self.divided: list[tuple[Value, Value]] = []
         """Quotients and remainders by numbers that are not known."""

@@ -489,8 +489,8 @@ def _subtract(known: Knowledge, instruction: Instruction, values: list[Value], b
     a, b = values
     for dividend, multiple, remainder in known.divisions:  # a - a / b * b
         if not isinstance(a.term, int) and not isinstance(b.term, int) and a.term.eq(dividend) and b.term.eq(multiple):
-            positive = a.low >= 0 or remainder.low < 0 or known.guessing or known.proves(path, remainder.z3 >= 0)
-            return remainder if positive else Value(remainder.term, -remainder.high, remainder.high)
+            positive = a.low >= 0 or known.guessing or known.proves(path, remainder >= 0)
+            return Value(remainder, 0 if positive else min(a.low, 0), max(a.high, 0))  # on other ways, the divisor may have other bounds
     return subtract(a, b)
 
 
@@ -554,7 +554,7 @@ def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bit
         quotient, part = _quotient(known, *(_part(known, value, common) for value in (a, b)))
         remainder = multiply(part, constant(common))
         assert remainder is not None
-        known.divisions.append((a.z3, quotient.z3 * b.z3, remainder))
+        known.divisions.append((a.z3, quotient.z3 * b.z3, remainder.z3))
     else:
         quotient, remainder = _quotient(known, a, b)
     return remainder if remainder_wanted else quotient
@@ -595,7 +595,7 @@ def _quotient(known: Knowledge, a: Value, b: Value) -> tuple[Value, Value]:
     for value in (quotient, remainder):
         known.quotients[value.z3.get_id()] = (a.z3, b.z3)
     known.divided.append((quotient, remainder))
-    known.divisions.append((a.z3, quotient.z3 * b.z3, remainder))
+    known.divisions.append((a.z3, quotient.z3 * b.z3, remainder.z3))
     _block_quotient(known, a, b, quotient, remainder)
     return quotient, remainder
 

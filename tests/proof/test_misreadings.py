@@ -136,6 +136,25 @@ WRONG["a size with the name of a block's rank"] = Reading(
     architecture="sm_90a",
     bounds="__cluster_dims__(2, 1, 1)",
 )
+WRONG["a remainder whose divisor is short on another way"] = Reading(
+    "memory",
+    """if (threadIdx.x) return; float s = 0;
+    unsigned long long a = (unsigned long long)u * v, b = (unsigned long long)p * q, t, r; unsigned w;
+    if (a < (1ull << 32) && b < (1ull << 32)) {
+        asm volatile("rem.u32 %0, %1, %2;" : "=r"(w) : "r"((unsigned)a), "r"((unsigned)b));
+        if (w < n) s = x[w];
+    } else {
+        asm volatile("div.u64 %0, %1, %2;" : "=l"(t) : "l"(a), "l"(b));
+        r = a - t * b;
+        asm volatile("cvt.u32.u64 %0, %1;" : "=r"(w) : "l"(r));
+        if (w < n) s = x[r];
+    }
+    y[0] = s;""",
+    "const float* x, float* y, unsigned n, unsigned p, unsigned q, unsigned u, unsigned v",
+    ("x=in f32[n]", "y=out f32[1]"),
+    "1",
+    expects=("p >= 1", "q >= 1"),
+)
 WRONG["blocks with rows of two lengths"] = Reading("complete", ROWS_OF_A_LENGTH.format("(blockIdx.x & 1)") + STORE_IN_ROWS, **IN_ROWS)
 
 
