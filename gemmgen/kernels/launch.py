@@ -354,13 +354,13 @@ class LaunchSequence:
     Every run of the sequence leaves them zero, so that the next run with the same workspace finds them so; the rest of
     the workspace holds anything."""
 
-    def completed(self, known: Mapping[str, int], last_first: bool = False) -> dict[str, int]:
-        """A problem with its other dimensions at their defaults. ``last_first``: a default may depend on dimensions after it, as a stride
-        on the extents of later axes."""
+    def completed(self, known: Mapping[str, int]) -> dict[str, int]:
+        """A problem with its other dimensions at their defaults, which may depend on dimensions after them, as strides on later axes."""
         problem = dict(known)
-        for dimension in reversed(self.dimensions) if last_first else self.dimensions:
-            if dimension.name not in problem and dimension.default is not None:
-                problem[dimension.name] = dimension.default.evaluate(problem)
+        defaults = {each.name: each.default for each in self.dimensions if each.name not in known and each.default is not None}
+        while defaults:
+            name = next((name for name, default in defaults.items() if default.names <= problem.keys()), next(iter(defaults)))
+            problem[name] = defaults.pop(name).evaluate(problem)
         return problem
 
     def argument(self, name: str) -> Argument:

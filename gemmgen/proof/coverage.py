@@ -63,6 +63,8 @@ from gemmgen.proof.values import as_condition, as_term
 MAX_REASONS = 6
 MULTIPLIES = frozenset(("and", "div", "mad", "mul"))
 """Operations whose result may be the same for all sums if another operand is 0."""
+ADDS = frozenset(("add", "neg", "sub"))
+"""Operations whose other operands may be 0 on some ways: nothing is added there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -697,24 +699,31 @@ class _Coverage:
                 continue
             inner: list[tuple[Path, Sum, Data]] = []
             factors: Sequence[Data] = ()
+            addends: Sequence[Data] = ()
             match leaf:
                 case Fused(_, a, b, c):
-                    operands: Sequence[Data] = (a, b, c)
-                    factors = (a, b)
+                    added = self._plain(a, way, True) and self._plain(b, way, True)
+                    factors, addends = ((), (a, b, c)) if added else ((a, b), (c,))
+                    operands: Sequence[Data] = ()
                 case Applied(opcode, operands, compared):
-                    factors = operands if opcode in MULTIPLIES else ()
-                    plain = any(self._plain(each, way) for each in operands)
-                    if opcode == "selp" and plain and not self._compares(operands, compared, way):
+                    if opcode in ADDS:
+                        operands, addends = (), operands
+                    elif opcode in MULTIPLIES:
+                        operands, factors = (), operands
+                    if (
+                        opcode == "selp"
+                        and any(self._plain(each, way) for each in operands)
+                        and not self._compares(operands, compared, way)
+                    ):
                         raise NotShown("a result is chosen from a sum and a value without one, by another comparison than of the sum")
                 case Widened(part):
                     operands = [part]
                 case _:
                     raise NotShown(f"a result is made from {_named(leaf)}")
-            beside = [each for each in factors if self._plain(each, way)]
-            if len(beside) < len(factors) and any(self._vanishes(each, way) for each in beside):
-                raise NotShown("a result is made from a sum times a number that may be 0")
-            for part in operands:
-                if not self._plain(part, way):
+            if any(self._plain(each, way) and self._vanishes(each) for each in factors):
+                raise NotShown("a result is made from a sum times 0")
+            for part in (*operands, *factors, *addends):
+                if not self._plain(part, way, any(part is each for each in addends)):
                     mine = list(self._sums_in(part, way))
                     if any(one is not other for _, _, one in inner for _, _, other in mine):
                         raise NotShown("a result is made from several sums")
@@ -735,40 +744,41 @@ class _Coverage:
         except NotShown:
             return set()
 
-    def _plain(self, data: Data, path: Path) -> bool:
-        """True for numbers, parameters, and elements of arrays other than the operands, but no choice between numbers alone."""
+    def _plain(self, data: Data, path: Path, adds: bool = False) -> bool:
+        """True for numbers, parameters, and elements of arrays other than the operands. ``adds``: one that is added may be 0 on some ways.
+
+        Numbers that depend on the problem or the thread in any other way are no part of an epilogue.
+        """
         match data:
             case Number():
                 return True
             case Chosen():
                 leaves = list(self._leaves(data, path))
-                numbers = len(leaves) > 1 and all(isinstance(leaf, Number) for _, leaf in leaves)
-                return not numbers and all(self._plain(leaf, way) for way, leaf in leaves)
+                numbers = [leaf for _, leaf in leaves if isinstance(leaf, Number)] if len(leaves) > 1 else []
+                fitting = not numbers or (adds and len(numbers) < len(leaves) and all(number.zero for number in numbers))
+                return fitting and all(self._plain(leaf, way, adds) for way, leaf in leaves)
             case Loaded(access):
                 base = access.base
                 return base in self._known.contract.arrays and base not in self._product.operands
             case Widened(part):
-                return self._plain(part, path)
-            case Packed(parts) | Applied(_, parts):
-                return all(self._plain(part, path) for part in parts)
+                return self._plain(part, path, adds)
+            case Packed(parts):
+                return all(self._plain(part, path, adds) for part in parts)
+            case Applied(opcode, parts):
+                return all(self._plain(part, path, adds and opcode in ADDS) for part in parts)
             case Fused(_, a, b, c):
-                return all(self._plain(part, path) for part in (a, b, c))
+                return all(self._plain(part, path, adds) for part in (a, b, c))
         return False
 
-    def _vanishes(self, data: Data, path: Path) -> bool:
-        """True if a number is 0 on some ways, as far as the statements themselves tell."""
+    def _vanishes(self, data: Data) -> bool:
+        """True for 0, and products with it."""
         match data:
             case Number(zero):
                 return zero
-            case Chosen():
-                return any(self._vanishes(leaf, way) for way, leaf in self._leaves(data, path))
             case Widened(part):
-                return self._vanishes(part, path)
+                return self._vanishes(part)
             case Fused(_, a, b, c):
-                return self._vanishes(c, path) and (self._vanishes(a, path) or self._vanishes(b, path))
-            case Applied(opcode, parts):
-                several = any if opcode in MULTIPLIES else all
-                return several(self._vanishes(part, path) for part in parts)
+                return self._vanishes(c) and (self._vanishes(a) or self._vanishes(b))
         return False
 
 

@@ -728,8 +728,9 @@ class Provenance:
         """When an access takes place, beside its path: barriers passed, iterations, and the stores to its array that come before it."""
         place = self._place(access)
         before = sum(self._place(site.access) <= place for group in self.all_stores(access.base or "") for site in group.sites)
-        passed = [self.known_of(count.z3).get_id() for count in access.barriers]
-        return (before, *passed, *[iteration.get_id() for iteration in access.iterations])
+        counts = [self.known_of(count.z3) for count in access.barriers]
+        self._passed.update((count.get_id(), count) for count in counts)
+        return (before, *[count.get_id() for count in counts], *[iteration.get_id() for iteration in access.iterations])
 
     def _place(self, access: Access) -> int:
         """The place of an access among all, in the order of a thread's way through one iteration of each loop; -1 for others."""

@@ -810,6 +810,12 @@ def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None
     source, target = instruction.operands[1], instruction.operands[0]
     if not isinstance(source, Address):
         raise known.unliftable("an access without an address")
+    if isinstance(source.base, Register):  # the address of a parameter, which a register holds
+        address = _address(known, source, state, "param")
+        if address is None or address.constant is None or address.base is None or source.extra:
+            raise known.unliftable("a parameter at an address that is computed")
+        source = Address(Symbol(address.base, 0), address.constant)
+        instruction = replace(instruction, operands=(target, source))
     if why := beyond_parameters(known.function, instruction):
         raise known.unliftable(why)
     if instruction.guard is not None:

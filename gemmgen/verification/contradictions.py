@@ -264,11 +264,12 @@ class _Net:
         scalars = {each.name: 0.0 if draw % 2 else 2.0 for each in self._scalars}
         return Case("draw", problem, scalars, offsets=offsets, seed=draw)
 
-    def _memory(self, case: Case) -> dict[str, CaseMemory]:
+    def _memory(self, case: Case, zeros: bool = True) -> dict[str, CaseMemory]:
         memory = {name: CaseMemory.of(array, case) for name, array in self._arrays.items()}
         for index, piece in enumerate(memory.values()):
             if piece.array.reads:
-                piece.fill(_numbers(piece.array, piece.view.shape, case.generator(index), case.seed % 2))
+                numbers = _numbers(piece.array, piece.view.shape, case.generator(index), case.seed % 2)
+                piece.fill(numbers if zeros else np.where(numbers == 0, 1, numbers))
         return memory
 
     def _run(self, case: Case, memory: Mapping[str, CaseMemory], hazards: bool, schedules: int = 1) -> tuple[_Watch, GemmgenError | None]:
@@ -412,8 +413,8 @@ class _Net:
             yield _Contradiction("coverage", 0, f"for {_shown(problem)}: {result}{at} is the same for all operands")
 
     def _product_of(self, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
-        """The result for some operands; None if the run fails."""
-        memory = self._memory(case)
+        """The result for some operands, and other inputs without a 0, which an epilogue may multiply by; None if the run fails."""
+        memory = self._memory(case, zeros=False)
         for name, array in arrays.items():
             memory[name].fill(array)
         _, error = self._run(case, memory, False)

@@ -160,6 +160,11 @@ def test_epilogues_contradict_no_sum(epilogue: str, tmp_path: Path) -> None:
     assert coverage(replace(SGEMM, body=SGEMM.body.replace(EPILOGUES[0], epilogue)).read(tmp_path)) == "proved"
 
 
+def test_a_factor_of_0_contradicts_no_sum(tmp_path: Path) -> None:
+    scaled = replace(SGEMM, parameters=SGEMM.parameters + ", const float* D", arrays=(*SGEMM.arrays, "D=in f32[n]"))
+    assert coverage(replace(scaled, body=SGEMM.body.replace(EPILOGUES[0], "s * D[c]")).read(tmp_path)) == "proved"
+
+
 def test_a_kernel_that_cannot_run_is_not_proved(tmp_path: Path) -> None:
     kernel = RIGHT["stencil"].read(tmp_path)
     ptx = kernel.code.ptx.replace("\tret;", "\tabs.b32 %r1, %r1;\n\tret;")

@@ -97,6 +97,8 @@ WRONG = {
     "a factor is 0 for some sizes": Reading("coverage", sums("o = s * (k > 7000 ? 0.f : 1.f);"), **MATRIX),
     "a factor is 0 in place of an element": Reading("coverage", sums("o = s * (k > 7000 ? 0.f : d);"), **MATRIX),
     "a limit depends on the size": Reading("coverage", sums("o = fminf(s, k > 7000 ? -1e30f : 1e30f);"), **MATRIX),
+    "a limit in place of an element": Reading("coverage", sums("o = fminf(s, k > 7000 ? -1e30f : d);"), **MATRIX),
+    "infinity in place of an element": Reading("coverage", sums("o = s + (k > 7000 ? __int_as_float(0x7f800000) : d);"), **MATRIX),
     "a sum times 0": Reading("coverage", sums("o = s; if (k > 7000) o = __fmul_rn(s, 0.f);"), **MATRIX),
     "a thread replaces what it loads": Reading("coverage", product("a[t] = 5.f;"), **ROWS),
     "a thread replaces it in later turns": Reading("coverage", product("if (p > 7) a[t] = 5.f;"), **ROWS),
@@ -169,6 +171,7 @@ RIGHT = {
     "one operation on vectors of halves": Reading("once", HALVES.format("add", "add"), **OF_HALVES),
     "a thread loads an element twice": Reading("coverage", PAIR.format(between="", after=""), **IN_PAIRS),
     "an element is added for some sizes": Reading("coverage", sums("o = s + (k > 7000 ? 0.f : d);"), **MATRIX),
+    "an element is multiplied and added for some sizes": Reading("coverage", sums("o = s + alpha * (k > 7000 ? 0.f : d);"), **MATRIX),
     "an element and a sum above 0": Reading("coverage", sums("o = fmaxf(s + d * alpha, 0.f);"), **MATRIX),
     "a thread loads what it stored": Reading("coverage", product(""), **ROWS),
     "a thread replaces it after its load": Reading("coverage", product("").replace("* x[p];", "* x[p]; a[t] = 5.f;"), **ROWS),
@@ -227,6 +230,14 @@ def test_a_register_may_have_the_name_of_a_count_of_barriers(tmp_path: Path) -> 
     proved = set(prove_sequence(kernel.sequence, kernel.code.ptx, 30)[0].proved)
     assert "memory" in proved
     assert not {"races", "initialised"} & proved
+
+
+@pytest.mark.parametrize(("offset", "known"), [("0", True), ("8", False)])
+def test_a_register_holds_the_address_of_a_parameter(offset: str, known: bool, tmp_path: Path) -> None:
+    held = f"mov.b64 %rd5, n; ld.param.u32 %r12, [%rd5+{offset}]; add.s32 %r11, %r11, %r12; mul.wide.s32"
+    kernel = read_ptx(SELF_NAMED.replace("mul.wide.s32", held).replace("mov.u32 %barriers, 1", "mov.u32 %barriers, 0"), tmp_path)
+    proof = prove_sequence(kernel.sequence, kernel.code.ptx, 30)[0]
+    assert {"memory", "races", "initialised", "once"} <= set(proof.proved) if known else not proof.proved
 
 
 @pytest.mark.parametrize("space", ["global", "const"])

@@ -94,3 +94,12 @@ def test_the_driver_is_given_a_pointer_to_the_struct(fake_driver):
     launcher = Launcher(LoadedBinary(b"", "sm_80", 0), SEQUENCE.resolve(problem), problem)
     launcher.launch(1, *launcher.values({"y": 4096}, {}))
     assert seen == [[TABLE.pack(problem), 4096, 2]]
+
+
+def test_defaults_depend_on_dimensions_before_or_after_them():
+    dimensions = (
+        Dimension("inner", "a stride", default=Formula("rows * outer")),
+        Dimension("rows", "an extent"),
+        Dimension("outer", "a stride", default=Formula("rows + 1")),
+    )
+    assert LaunchSequence("kernel", dimensions, (), ()).completed({"rows": 3}) == {"rows": 3, "outer": 4, "inner": 12}

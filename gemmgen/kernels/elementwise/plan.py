@@ -207,7 +207,7 @@ def plan_elementwise(spec: ElementwiseSpec, architecture: Architecture) -> Eleme
 
 def packed_problem(plan: ElementwisePlan, extents: Mapping[str, int]) -> dict[str, int]:
     """All dimensions of a problem without gaps."""
-    return plan.sequence.completed({name: extents[name] for name in AXES[: plan.rank]}, last_first=True)
+    return plan.sequence.completed({name: extents[name] for name in AXES[: plan.rank]})
 
 
 def _prefix(spec: ElementwiseSpec) -> str:

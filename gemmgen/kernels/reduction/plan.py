@@ -280,7 +280,7 @@ class ReductionPlan(KernelPlan[ReductionSpec]):
 def packed_problem(plan: ReductionPlan, extents: Mapping[str, int]) -> dict[str, int]:
     """All dimensions of a problem without gaps, from extents of which the shape may have only some."""
     known = {dimension.name: extents[dimension.name] for dimension in plan.sequence.dimensions if dimension.default is None}
-    return plan.sequence.completed(known, last_first=True)
+    return plan.sequence.completed(known)
 
 
 def plan_reduction(spec: ReductionSpec, architecture: Architecture) -> ReductionPlan:
