@@ -24,6 +24,8 @@ MAX_BLOCKS = 1 << 30
 """Blocks along an axis of a grid that proofs assume, half the hardware's limit: a kernel may add a grid to a block's index."""
 
 EXAMPLE_STEPS = 2_000_000
+SMALL = (4, 64, 1024)
+"""Bounds of sizes under which a problem is looked for first."""
 MAX_BEYOND = 64
 """A size of an example that cannot be had is exceeded by so much at most."""
 
@@ -261,6 +263,16 @@ class Contract:
     def step_of(self, name: str) -> int:
         """The number that a dimension is a multiple of: it is so many times its symbol."""
         return self._multiples.get(name, 1)
+
+    def has_problem(self) -> bool:
+        """True if a problem with a block is known that the preconditions allow: a proof says nothing without one."""
+        for limit in (*SMALL, None):
+            solver = z3.Solver()
+            solver.set("rlimit", EXAMPLE_STEPS)
+            solver.add(*self.facts, *[symbol <= limit for symbol in self.symbols.values() if limit is not None])
+            if solver.check() == z3.sat:
+                return True
+        return False
 
     def example(self, wanted: Mapping[str, int]) -> dict[str, int] | None:
         """A problem that the preconditions allow, with as many of the wanted sizes, or larger ones, as they allow in this order."""

@@ -32,8 +32,10 @@ def beyond_parameters(function: Function, instruction: Instruction) -> str:
     assert isinstance(source, Address)
     if not isinstance(source.base, Symbol) or source.extra:
         return "a parameter at an address that is computed"
-    parameter = function.find_variable(instruction.scope, source.base.name)
+    variable = function.find_variable(instruction.scope, source.base.name)
+    parameter = next((each for each in function.parameters if each is variable), None)
     first, count = source.base.offset + source.offset, len(target.elements) if isinstance(target, Vector) else 1
-    if parameter is None or not 0 <= first <= parameter.size - count * TYPE_BYTES[instruction.type]:
+    size = count * TYPE_BYTES[instruction.type]
+    if parameter is None or not 0 <= first <= parameter.size - size:
         return "outside of the kernel's parameters"
-    return ""
+    return "" if first % size == parameter.alignment % size == 0 else "a parameter at an address that is not aligned"

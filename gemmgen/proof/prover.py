@@ -138,17 +138,18 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             raise Unliftable(None, "a launch with other clusters than the kernel requires")
         if why := _no_launch(module, function, launch):
             raise Unliftable(None, why)
+        contract = Contract(sequence, launch)
+        if not contract.has_problem():
+            raise Unliftable(None, "no problem with a block was found that fulfils the preconditions")
         if uses_rings(function) or uses_cluster(function):
             if product is not None:
                 names = (*names, "coverage")
             verdicts |= ring_verdicts(sequence, launch, module, function, solver)
         else:
-            lifter = Lifter(module, function, Contract(sequence, launch), solver)
+            lifter = Lifter(module, function, contract, solver)
             if product is not None:
                 names = (*names, "coverage")
                 lifter.known.tracks_data = True
-            if lifter.known.contradiction():
-                raise Unliftable(None, "no problem with a block fulfils the preconditions")
             lifter.lift()
             if lifter.known.contradiction():
                 raise Unliftable(None, "the facts about this kernel contradict each other")

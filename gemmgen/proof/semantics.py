@@ -815,7 +815,7 @@ def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None
         if address is None or address.constant is None or address.base is None or source.extra:
             raise known.unliftable("a parameter at an address that is computed")
         source = Address(Symbol(address.base, 0), address.constant)
-        instruction = replace(instruction, operands=(target, source))
+        instruction = replace(instruction, operands=(target, source), scope=0)  # variables of inner scopes have no address here
     if why := beyond_parameters(known.function, instruction):
         raise known.unliftable(why)
     if instruction.guard is not None:

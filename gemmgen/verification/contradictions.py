@@ -171,7 +171,8 @@ class _Net:
         self._left = float(WORK)
         self._limits = sorted({number for program in self._programs.values() for number in limits_of(program)})
         self.unknown = ""
-        """Why the emulator does not run the kernel at all."""
+        """Why the emulator does not run the kernel at all, or to its end."""
+        self._runs = self._ends = 0
         self._product = product_of(sequence) if "coverage" in claimed[0] else None
 
     def contradictions(self) -> Iterator[_Contradiction]:
@@ -184,7 +185,9 @@ class _Net:
                     yield from self._of_product(problem, self._product, place)
             except _Spent:
                 if self._left < MAX_SHARE:
-                    return
+                    break
+        if self._runs and not self._ends:
+            self.unknown = f"none of {self._runs} runs on small problems ended within {MAX_SHARE} instructions"
 
     # Problems --------------------------------------------------------------------------------------------------------------
 
@@ -284,6 +287,8 @@ class _Net:
             error = caught
         finally:
             self._left -= share - watch.left
+            self._runs += 1
+        self._ends += 1
         return watch, error
 
     def _seen(self, problem: Mapping[str, int], draw: int) -> Iterator[_Contradiction]:

@@ -165,6 +165,16 @@ def test_a_factor_of_0_contradicts_no_sum(tmp_path: Path) -> None:
     assert coverage(replace(scaled, body=SGEMM.body.replace(EPILOGUES[0], "s * D[c]")).read(tmp_path)) == "proved"
 
 
+def test_a_kernel_of_which_no_run_ends_is_not_proved(tmp_path: Path) -> None:
+    endless = Wrong(
+        N, "int i = blockIdx.x * 64 + threadIdx.x; volatile float v = 1; while (v > 0) ; if (i < n) y[i] = x[i];", (X, Y), "progress"
+    )
+    kernel = endless.read(tmp_path)
+    claim = KernelProof(kernel.entry.symbol, (Property("progress", "", "proved", 1, 1),), 0, 0)
+    (judged,) = contradict(kernel.sequence, kernel.code.ptx, kernel.code.architecture, [claim])
+    assert judged.properties[0].status == "unproved" and "ended within" in judged.properties[0].reasons[0]
+
+
 def test_a_kernel_that_cannot_run_is_not_proved(tmp_path: Path) -> None:
     kernel = RIGHT["stencil"].read(tmp_path)
     ptx = kernel.code.ptx.replace("\tret;", "\tabs.b32 %r1, %r1;\n\tret;")

@@ -12,7 +12,7 @@ pytest.importorskip("z3")
 from gemmgen.cli.proof_files import ForeignKernel, read_foreign
 from gemmgen.proof.prover import prove_sequence
 from gemmgen.proof.solver import OutOfTime
-from tests.proof.test_readings import INDEX, Reading
+from tests.proof.test_readings import INDEX, XY, Reading
 
 ROWS = {
     "parameters": "const float* A, const float* x, float* y, int m, int k",
@@ -238,6 +238,27 @@ def test_a_register_holds_the_address_of_a_parameter(offset: str, known: bool, t
     kernel = read_ptx(SELF_NAMED.replace("mul.wide.s32", held).replace("mov.u32 %barriers, 1", "mov.u32 %barriers, 0"), tmp_path)
     proof = prove_sequence(kernel.sequence, kernel.code.ptx, 30)[0]
     assert {"memory", "races", "initialised", "once"} <= set(proof.proved) if known else not proof.proved
+
+
+ODD_PARAMETERS = {
+    "a variable of shared memory": "ld.param.u32 %r12, [s];",
+    "its address": "mov.b64 %rd5, s; ld.param.u32 %r12, [%rd5+32];",
+    "a variable of an inner scope": "{ .local .align 4 .b8 n[64]; ld.param.u32 %r12, [n]; }",
+    "half a parameter, not aligned": "ld.param.u16 %r12, [n+1];",
+}
+
+
+@pytest.mark.parametrize("load", ODD_PARAMETERS)
+def test_only_whole_places_of_parameters_are_loaded(load: str, tmp_path: Path) -> None:
+    where = f"setp.gt.s32 %p2, %r1, 100000; @!%p2 bra SKIP; {ODD_PARAMETERS[load]}\nSKIP: setp.ge.s32 %p1"
+    kernel = read_ptx(SELF_NAMED.replace("setp.ge.s32 %p1", where), tmp_path)
+    assert not prove_sequence(kernel.sequence, kernel.code.ptx, 30)[0].proved
+
+
+def test_preconditions_that_no_problem_fulfils_are_told(tmp_path: Path) -> None:
+    nothing = Reading("memory", f"{INDEX} if (i < n) y[i + 5] = x[i];", f"{XY}, int m", expects=("n * n == m * m * 2", "m >= 1"))
+    proof = nothing.proof(tmp_path)
+    assert not proof.proved and "no problem" in proof.properties[0].reasons[0]
 
 
 @pytest.mark.parametrize("space", ["global", "const"])
