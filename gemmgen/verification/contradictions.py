@@ -287,8 +287,8 @@ class _Net:
             error = caught
         finally:
             self._left -= share - watch.left
-            self._runs += 1
-        self._ends += 1
+            self._runs += watch.left < share  # without blocks there is nothing to end
+        self._ends += watch.left < share
         return watch, error
 
     def _seen(self, problem: Mapping[str, int], draw: int) -> Iterator[_Contradiction]:
