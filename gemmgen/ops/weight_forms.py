@@ -25,6 +25,10 @@ DEPTHS = {2: (1024, 4096), 8: (512, 1024, 2048, 4096), 16: (512, 1024, 2048)}
 THREAD_BYTES = 128
 """Most bytes of a chunk of A that a thread copies."""
 MAX_STAGES = 12
+JOINED_PANELS = (2, 3, 4, 6, 7, 8, 10, 12, 14, 16)
+"""Panels of a block whose sums are added to those of others by the last one to arrive."""
+MAX_JOINED = 32
+"""Most blocks that divide k then."""
 EVEN = 0.8
 """Least balance of forms that are tried."""
 NEARLY = 0.9
@@ -90,7 +94,7 @@ class Form:
     stages: int
     k_warps: int = 1
     slices: int = 1
-    """Blocks of a cluster that divide k; 0: the launch decides the number of slices."""
+    """Blocks of a cluster that divide k, or, ``joined``, of the grid; 0: the launch decides the number of slices."""
     blocks_per_sm: int = 1
     persistent: int = 0
     """Blocks that take tiles in turn; 0: one for each tile."""
@@ -98,6 +102,8 @@ class Form:
     """Chunks of A in shared memory, where warps stream weights."""
     late: bool = False
     """True if the next launch begins once all weights were asked for, where warps stream weights."""
+    joined: bool = False
+    """True if the last of the blocks that divide k to arrive adds up their sums, where warps stream weights."""
 
 
 def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
@@ -120,6 +126,30 @@ def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator
                     yield from (replace(form, stages=stages, late=late) for late in starts)
 
 
+def joined_streams(rows: int, n: int, k: int, numbers: Numbers, architecture: Architecture, sms: int) -> list[Form]:
+    """Forms whose warps stream weights and whose blocks divide k of a layer so that each SM has about as much to do; the last block of a
+    tile adds up the sums. Rows of A are then read by few blocks each."""
+    forms = []
+    late = architecture.supports("programmatic_launch")
+    for panels, k_warps, blocks in combinations(JOINED_PANELS, (1, 2, 4, 8), (1, 2, 3)):
+        warps, steps, tiles = panels * k_warps, ceil_div(k, STEP_K * k_warps), ceil_div(n, PANEL * panels)
+        most = min(sms * blocks // tiles, steps, MAX_JOINED)
+        fitting = [depth for depth in DEPTHS[rows] if depth >= STEP_K * k_warps and 2 * rows * depth <= THREAD_BYTES * WARP_THREADS * warps]
+        if not WARPS[0] <= warps <= WARPS[1] or most < 2 or not fitting:
+            continue
+        slices = min(range(ceil_div(most, 2), most + 1), key=lambda count: (ceil_div(steps, count), count))
+        part = ceil_div(steps, slices) * STEP_K * k_warps
+        depth = next((depth for depth in fitting if depth >= part), fitting[-1])
+        chunks = 1 if depth >= part else 2
+        form = Form("streams", (rows, PANEL * panels, depth), (rows, PANEL), 1, k_warps, slices, blocks, chunks=chunks, late=late, joined=True)
+        free = room(architecture, blocks) - shared_bytes(replace(form, stages=0), numbers)
+        stages = min(MAX_STAGES, free // (warps * stage_bytes(numbers)))
+        if stages > 2:
+            forms.append(replace(form, stages=stages))
+    balances = {form: balance(form, n, k, sms) for form in forms}
+    return [form for form, value in balances.items() if value >= NEARLY * max(balances.values())]
+
+
 def streamed_rows(rows: int) -> int:
     """Rows of the tiles that stream weights for a product of so many."""
     return next(held for held in DEPTHS if rows <= held)
@@ -130,7 +160,12 @@ def balance(form: Form, n: int, k: int, sms: int) -> float:
     panels, steps = ceil_div(n, PANEL), ceil_div(k, STEP_K)
     blocks = ceil_div(n, form.tile[1]) * form.slices
     own = ceil_div(steps, form.slices * form.k_warps) * form.k_warps * form.tile[1] // PANEL
-    return panels * steps / (sms * ceil_div(blocks, usable(sms, form.slices)) * own)
+    return panels * steps / (sms * ceil_div(blocks, usable_by(form, sms)) * own)
+
+
+def usable_by(form: Form, sms: int) -> int:
+    """SMs that the form's blocks may have: clusters leave some out."""
+    return usable(sms, 1 if form.joined else form.slices)
 
 
 def suited_forms(forms: Sequence[Form], n: int, k: int, sms: int) -> list[Form]:
@@ -177,7 +212,7 @@ def room(architecture: Architecture, blocks: int) -> int:
 def shared_bytes(form: Form, numbers: Numbers) -> int:
     """Bytes of shared memory per block."""
     rows, columns, depth = form.tile
-    sums = form.k_warps * rows * columns * 4 if form.slices > 1 else 0
+    sums = form.k_warps * rows * columns * 4 if form.slices > 1 and not form.joined else 0
     if form.method == "streams":
         ring = columns // PANEL * form.k_warps * form.stages * stage_bytes(numbers)
         return ring + form.chunks * rows * (2 * depth + 16) + sums + BARRIER_BYTES
@@ -197,7 +232,7 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
     rows, columns, depth = form.tile
     panels = columns // PANEL
     blocks = ceil_div(n, columns) * form.slices
-    usable_sms = usable(sms, form.slices)
+    usable_sms = usable_by(form, sms)
     fullest = ceil_div(blocks, usable_sms)
     steps = ceil_div(ceil_div(k, STEP_K), form.k_warps * form.slices)
     resident = max(1, min(228 * 1024 // (shared_bytes(form, numbers) + RESERVED_BYTES), 64 // (panels * form.k_warps)))

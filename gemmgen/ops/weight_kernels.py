@@ -260,6 +260,7 @@ def spec_of(call: Call) -> GemmSpec:
     codes = "integers" if not numbers.floats else "e2m1" if numbers.bits == 4 else "e4m3"
     loop |= {"codes": codes, "scale_type": numbers.kind if numbers.by_bytes else None}
     divisions: dict[int, dict[str, Any]] = {0: {"scheme": "split_k_parallel", "slices": "launch"}, 1: {"scheme": "data_parallel"}}
+    cluster = {"scheme": "split_k_cluster", "slices": form.slices}
     return GemmSpec.model_validate(
         {
             "kind": "gemm",
@@ -271,7 +272,7 @@ def spec_of(call: Call) -> GemmSpec:
             "alignment": {"a": call.aligned_a, "c": call.aligned_c},
             "multiple_of": {"k": call.multiple_of_k},
             "mainloop": loop,
-            "decomposition": divisions.get(form.slices, {"scheme": "split_k_cluster", "slices": form.slices}),
+            "decomposition": {"scheme": "split_k_last"} if form.joined else divisions.get(form.slices, cluster),
             "epilogue": written_out(epilogue),
             "early_launch": early,
             "constant": ("b",) if early and form.method != "tiles" else (),

@@ -220,6 +220,14 @@ def partials_bytes(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], slic
     return Formula(f"{times} * {major} * round_up({minor}, 4){times_batch}")
 
 
+def last_workspace(tiles: str, elements: int) -> tuple[Formula, Formula]:
+    """Bytes of the workspace of a division of k whose sums the last block of a tile to arrive adds up, and of the tickets at its beginning;
+    ``elements``: of a tile."""
+    tickets, sums = f"{FLOAT_BYTES} * {tiles}", f"{FLOAT_BYTES * elements} * slices * {tiles}"
+    size = Formula(f"select(slices > 1, round_up({tickets}, {WORKSPACE_ALIGNMENT}) + {sums}, 0)")
+    return size, Formula(f"select(slices > 1, {tickets}, 0)")
+
+
 def products(spec: GemmSpec) -> Formula:
     """Products in a batch."""
     return Formula("batch" if spec.batch == "strided" else "1")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.gemv.loop import VectorLoop
-from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.sequence import (
     MAX_EXTENT,
     MAX_SLICES,
-    WORKSPACE_ALIGNMENT,
     gemm_problem,
+    last_workspace,
     products,
     slices_dimension,
     workspace_argument,
@@ -35,10 +34,7 @@ def gemv_sequence(
         dimensions += (slices_dimension(),)
         slices = Formula("slices")
         times_batch = " * batch" if spec.batch == "strided" else ""
-        tickets = f"{FLOAT_BYTES} * {tiles}{times_batch}"
-        sums = f"{FLOAT_BYTES * loop.elements} * slices * {tiles}{times_batch}"
-        workspace_bytes = Formula(f"select(slices > 1, round_up({tickets}, {WORKSPACE_ALIGNMENT}) + {sums}, 0)")
-        zero_bytes = Formula(f"select(slices > 1, {tickets}, 0)")
+        workspace_bytes, zero_bytes = last_workspace(f"{tiles}{times_batch}", loop.elements)
         arguments.append(workspace_argument("u8", workspace_bytes, 1, "for each tile of C how many of its blocks came, then their sums"))
     launch = KernelLaunch(
         entry=name,

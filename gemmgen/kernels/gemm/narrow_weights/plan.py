@@ -80,7 +80,7 @@ class WeightPlan(TensorPlan):
         group = self.loop.group or max(k, 1)
         weights = codes - (np.repeat(zeros, group, axis=0)[:k] if self.loop.zeros else zeros)
         exact = exact and not (self.loop.floats and self.loop.bits == 8)  # numbers of 8-bit floats are too far apart
-        parts = 1 if exact else max(slices, self.parts_of_k)
+        parts = 1 if exact else slices * self.parts_of_k
         if self.loop.floats:
             weights = float_values(self.loop.bits)[codes.astype(np.uint8)]
         if self.loop.scales_weights:
@@ -90,7 +90,7 @@ class WeightPlan(TensorPlan):
             return product, np.zeros(product.shape) if exact else product_bound(self.loop, parts, a, rounded)
         blocks = Blocks(group, None, arrays["scales"].T)
         if self.loop.type_a == "s8":
-            return product_of_integers(a, weights, blocks, max(slices, self.parts_of_k), exact)
+            return product_of_integers(a, weights, blocks, slices * self.parts_of_k, exact)
         if (unit := self.loop.unit_of_codes) != 1:
             # A sum in these units is as far from 0 as float32 has numbers, unless it is one.
             products = product_of_blocks(self.loop, a, weights * unit, blocks, parts, 0, exact)
@@ -166,7 +166,8 @@ class RegisterPlan(PairPlan):
 
 def plan(spec: GemmSpec, mainloop: NarrowWeightsMainloop, architecture: Architecture) -> WeightPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
-    outline = Outline(spec, architecture, [*division_reasons(spec), *invariance_reasons(spec)])
+    division = division_reasons(spec) if mainloop.method != "streams" else ()
+    outline = Outline(spec, architecture, [*division, *invariance_reasons(spec)])
     return {"tiles": _tiles, "streams": _streams, "warpgroups": _warpgroups}[mainloop.method](outline, mainloop)
 
 

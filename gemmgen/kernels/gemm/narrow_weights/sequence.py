@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.narrow_weights.loop import MAX_INTEGER_K, WeightLoop
 from gemmgen.kernels.gemm.sequence import (
     MAX_EXTENT,
+    SLICES,
     gemm_problem,
+    last_workspace,
     main_launch,
     partials_bytes,
     reduction_launch,
@@ -16,7 +20,7 @@ from gemmgen.kernels.gemm.sequence import (
     slices_of,
     workspace_argument,
 )
-from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKLast, SplitKParallel
 from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE
 from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, TensorMapArgument
@@ -54,7 +58,14 @@ def narrow_sequence(
     if maps:
         main = [*problem.extents, *problem.alphas, *maps, *weights, *result]
     launches: tuple[KernelLaunch, ...] = ()
-    workspace_bytes = Formula("0")
+    workspace_bytes, zero_bytes = Formula("0"), Formula("0")
+    joined = isinstance(spec.decomposition, SplitKLast)
+    if joined:
+        own = (SLICES,)
+        works = grid.works(spec)
+        workspace_bytes, zero_bytes = last_workspace(works, grid.tile_m * grid.tile_n)
+        workspace = workspace_argument("u8", workspace_bytes, 1, "for each tile of C how many of its blocks came, then their sums")
+        main, arguments = [*main, workspace], [*arguments, workspace]
     if partial:
         workspace_bytes = partials_bytes(spec, matrices, slices)
         meaning = "the partial products of all slices, one after the other"
@@ -67,6 +78,8 @@ def narrow_sequence(
     launch = main_launch(
         name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks, grid.blocks_of_device(spec)
     )
+    if joined:
+        launch = replace(launch, grid=(*launch.grid[:2], Formula(SLICES.name)))
     dimensions = [*problem.dimensions, *(dimension for matrix in more for dimension in matrix.dimensions)]
     # One sum in int32 holds all of k.
     deepest: tuple[Constraint, ...] = ()
@@ -79,4 +92,5 @@ def narrow_sequence(
         launches=(launch, *launches),
         constraints=(*problem.constraints, *(one for matrix in more for one in matrix.constraints), *deepest, grid.constraint(spec)),
         workspace_bytes=workspace_bytes,
+        workspace_zero_bytes=zero_bytes,
     )

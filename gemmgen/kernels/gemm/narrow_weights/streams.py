@@ -11,7 +11,7 @@ from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.narrow_weights.loop import STORED, Codes, MainloopShown
 from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES
 from gemmgen.kernels.gemm.plan import Outline
-from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NarrowWeightsMainloop, SplitKCluster
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NarrowWeightsMainloop, SplitKCluster, SplitKLast
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 STEP_K = 128
@@ -238,8 +238,8 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if block.k % (STEP_K * warps):
         need = f"a multiple of {STEP_K * warps}, k of a step of all warps"
         yield Reason("tile_k", "mainloop.tile.threadblock.k", str(block.k), need)
-    if not isinstance(spec.decomposition, DataParallel | SplitKCluster):
-        need = "data_parallel or split_k_cluster for streams"
+    if not isinstance(spec.decomposition, DataParallel | SplitKCluster | SplitKLast):
+        need = "data_parallel, split_k_cluster or split_k_last for streams"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
     if "a" in spec.constant:
         yield Reason("constant", "constant", ", ".join(spec.constant), "[b] for streams, whose weights are copied before the wait")
