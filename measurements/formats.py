@@ -34,7 +34,7 @@ from gemmgen.kernels.gemm.packed_weights import packed_shape
 from gemmgen.kernels.gemm.peer import fastest_product, operand
 from gemmgen.ops.weight_forms import Numbers
 from gemmgen.ops.weight_kernels import Product as WeightProduct
-from gemmgen.ops.weight_kernels import call_of, kernel_of, spec_of
+from gemmgen.ops.weight_kernels import call_of, kernel_of, slices_of, spec_of
 from gemmgen.perf.contestants import median_seconds
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
@@ -53,7 +53,7 @@ WIDTHS = (4, 8)
 OLDER = "sm_80"
 """Architecture whose kernels are timed too, up to FEW_ROWS."""
 FEW_ROWS = 16
-READ_ROWS = (1, 16)
+READ_ROWS = (1, 8, 16)
 """Rows of products beside which kernels are timed that only read the same bytes."""
 EXPERTS, TAKEN = 64, 8
 EXPERT_CASES = ((512, 4096, 4096), (4096, 4096, 2048), (4096, 2048, 7168))
@@ -94,12 +94,12 @@ def random_weight(n: int, k: int, bits: int) -> Any:
     return weight
 
 
-def older_kernel(m: int, n: int, k: int, bits: int) -> Kernel:
-    """The kernel that an older architecture takes for a product, compiled for the device."""
-    device = find_device(DEVICE)
-    spec = spec_of(call_of(WeightProduct(m, n, k, 8, 8), numbers_of(bits), device, architecture=find_architecture(OLDER)))
-    plan = plan_gemm(spec, device.architecture)
-    return Kernel(plan.sequence, compile_plan(plan))
+def older_kernel(m: int, n: int, k: int, bits: int) -> tuple[Kernel, dict[str, int]]:
+    """The kernel that an older architecture takes for a product, compiled for the device, and its slices of k."""
+    device, product = find_device(DEVICE), WeightProduct(m, n, k, 8, 8)
+    call = call_of(product, numbers_of(bits), device, architecture=find_architecture(OLDER))
+    plan = plan_gemm(spec_of(call), device.architecture)
+    return Kernel(plan.sequence, compile_plan(plan)), slices_of(call, plan, product, device)
 
 
 def checked(bits: int, rows: int) -> float:
@@ -151,8 +151,9 @@ def narrow() -> Iterator[dict[str, Any]]:
             peers = [fastest_product(product, (a, one, out), None, 1.0, 0.0) for one in dense]
             calls: dict[str, Callable[[int], Any]] = {"ops": lambda i, a=a, weights=weights, out=out: ops.matmul(a, weights[i], out=out)}
             if m <= FEW_ROWS:
-                kernel = older_kernel(m, n, k, bits)
-                calls[OLDER] = lambda i, a=a, weights=weights, out=out, kernel=kernel: kernel(A=a, C=out, **weights[i]._arrays)
+                kernel, slices = older_kernel(m, n, k, bits)
+                others = {"A": a, "C": out, **slices}
+                calls[OLDER] = lambda i, weights=weights, kernel=kernel, others=others: kernel(**others, **weights[i]._arrays)
             if not isinstance(peers[0], str):
                 calls["cublaslt"] = lambda i, peers=peers: peers[i % len(peers)].run()
             found = microseconds(calls, sets)
@@ -249,6 +250,21 @@ def of(rows: list[dict[str, Any]], part: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["part"] == part and "microseconds" in row]
 
 
+def read_summary(rows: list[dict[str, Any]]) -> list[str]:
+    """What products of the most rows and kernels that only read attain of the roof, a sentence for each width of weights."""
+    lines = []
+    for bits in WIDTHS:
+        own = [row for row in rows if (row["m"], row["bits"]) == (FEW_ROWS, bits) and EARLY in row["microseconds"]]
+        if own:
+            ours = [row["of_roof"] for row in own]
+            early = [row["of_roof"] * row["microseconds"]["ops"] / row["microseconds"][EARLY] for row in own]
+            lines.append(
+                f"At {FEW_ROWS} rows and {bits} bits `ops.matmul` attains {min(ours):.2f} to {max(ours):.2f} of the roof, the early read"
+                f" {min(early):.2f} to {max(early):.2f}."
+            )
+    return lines
+
+
 def report(data: dict[str, Any]) -> str:
     """The tables."""
     rows, lines = data["rows"], ["# Formats for serving models, on an H200", ""]
@@ -267,22 +283,28 @@ def report(data: dict[str, Any]) -> str:
             f"*{OLDER}*: kernels without features of later architectures, on the same GPU.",
             "*Read*: a kernel that only reads the same bytes (`measurements/weight_reads.py`). *Alone*: its launches do not overlap;",
             "*early*: the next one begins once all weights of this one were read. Launches of `ops.matmul` overlap too, but the next",
-            "one reads rows of A, and multiplies, after this one has ended.",
+            "one reads rows of A, and multiplies, after this one has ended. *Early / roof* is therefore about the most that a kernel which",
+            f"waits for earlier work attains of the roof, *early / ours* our part of that. {OLDER}'s launches cannot overlap:",
+            f"*alone / {OLDER}*.",
+            *read_summary(of(rows, "narrow")),
             "",
             f"| m × n × k | bits | ops.matmul, µs | {OLDER}, µs | cuBLASLt bfloat16, µs | cuBLASLt / ours | of the roof "
-            f"| {OLDER} of the roof | read alone, µs | read early, µs |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+            f"| {OLDER} of the roof | read alone, µs | read early, µs | early / roof | early / ours | alone / {OLDER} |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
         ]
     for row in of(rows, "narrow"):
         found = row["microseconds"]
         older, roof = "", ""
         if OLDER in found:
             older, roof = f"{found[OLDER]:.1f}", f"{row['of_roof'] * found['ops'] / found[OLDER]:.2f}"
-        alone, early = (f"{found[kind]:.1f}" if kind in found else "" for kind in (ALONE, EARLY))
+        reading = [""] * 5
+        if EARLY in found:
+            parts = [row["of_roof"] * found["ops"] / found[EARLY], found[EARLY] / found["ops"], found[ALONE] / found[OLDER]]
+            reading = [f"{found[ALONE]:.1f}", f"{found[EARLY]:.1f}", *(f"{part:.2f}" for part in parts)]
         ratio = f"{row['of_cublaslt']:.2f}" if row["of_cublaslt"] is not None else ""
         lines.append(
             f"| {row['m']} × {row['n']} × {row['k']} | {row['bits']} | {found['ops']:.1f} | {older} "
-            f"| {found.get('cublaslt', float('nan')):.1f} | {ratio} | {row['of_roof']:.2f} | {roof} | {alone} | {early} |"
+            f"| {found.get('cublaslt', float('nan')):.1f} | {ratio} | {row['of_roof']:.2f} | {roof} | {' | '.join(reading)} |"
         )
     if of(rows, "experts"):
         lines += [
@@ -312,7 +334,7 @@ def compiled(case: tuple[int, int, int, int, str]) -> str:
     """Compiles the kernel of a product by a weight into the cache; its name."""
     m, n, k, bits, architecture = case
     if architecture == OLDER:
-        return older_kernel(m, n, k, bits).sequence.name
+        return older_kernel(m, n, k, bits)[0].sequence.name
     return kernel_of(call_of(WeightProduct(m, n, k, 8, 8), numbers_of(bits), find_device(DEVICE)))[0].name
 
 

@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ from gemmgen.ops.weight_forms import (
     Numbers,
     Timed,
     fastest,
+    joined_streams,
+    joined_warpgroups,
     kind_of,
     label,
     modelled,
@@ -64,7 +66,7 @@ LAYERS = (
 ROWS = (1, 8, 16, 32, 64)
 TILE_ROWS = (16, 32, 64)
 """Rows of tiles of warpgroups."""
-KINDS = ("streams", "alone", "warpgroups")
+KINDS = ("streams", "alone", "warpgroups", "joined", "joined_alone", "joined_warpgroups")
 WIDTHS = (4, 8)
 ROUNDS, GRAPH_SECONDS = 4, 4e-4
 TOGETHER = 24
@@ -80,17 +82,27 @@ LISTED = 1.6
 
 def ways(rows: int) -> list[tuple[Architecture, str]]:
     """Architectures and methods whose forms are timed for a product of so many rows."""
+    groups = [(DEVICE.architecture, "warpgroups"), (DEVICE.architecture, "joined_warpgroups")]
     if rows > FEW_ROWS:
-        return [(DEVICE.architecture, "warpgroups")]
-    beside = [(DEVICE.architecture, "warpgroups")] if rows == FEW_ROWS else []
-    return [(DEVICE.architecture, "streams"), (OLDER, "streams"), *beside]
+        return groups
+    both = [(one, method) for method in ("streams", "joined") for one in (DEVICE.architecture, OLDER)]
+    return [*both, *groups] if rows == FEW_ROWS else both
 
 
-def forms_of(rows: int, numbers: Numbers, architecture: Architecture, method: str) -> list[Form]:
-    """The forms for a product of so many rows."""
-    if method == "streams":
-        return list(streams(streamed_rows(rows), numbers, architecture))
-    return list(warpgroups(next(held for held in TILE_ROWS if rows <= held), numbers, architecture))
+def forms_of(rows: int, n: int, k: int, numbers: Numbers, architecture: Architecture, method: str) -> list[Form]:
+    """The forms for a product of so many rows that may be good."""
+    grouped = next(held for held in TILE_ROWS if rows <= held)
+    if method == "joined":
+        return joined_streams(streamed_rows(rows), n, k, numbers, architecture, DEVICE.sm_count)
+    if method == "joined_warpgroups":
+        return joined_warpgroups(grouped, n, k, numbers, architecture, DEVICE.sm_count)
+    forms = streams(streamed_rows(rows), numbers, architecture) if method == "streams" else warpgroups(grouped, numbers, architecture)
+    return [form for form in forms if likely(form, n, k)]
+
+
+def kernel_form(form: Form) -> Form:
+    """The form that stands for a kernel, which a launch tells into how many slices k is cut."""
+    return replace(form, slices=2) if form.joined else form
 
 
 def plan_of(form: Form, bits: int, architecture: Architecture) -> GemmPlan:
@@ -122,14 +134,15 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Microseconds of forms, a record for each product and way."""
     wanted = [
-        (form, bits, architecture)
+        (kernel_form(form), bits, architecture)
         for bits in widths
         for m in rows
         for architecture, method in ways(m)
         if method in methods
-        for form in forms_of(m, numbers_of(bits), architecture, method)
-        if any(likely(form, *layer) for layer in LAYERS)
+        for layer in LAYERS
+        for form in forms_of(m, *layer, numbers_of(bits), architecture, method)
     ]
+    wanted = list(dict.fromkeys(wanted))
     with ProcessPoolExecutor(jobs) as pool:
         ready = {one for one, fine in zip(wanted, pool.map(made, *zip(*wanted, strict=True), chunksize=2), strict=True) if fine}
     if time.monotonic() > end:
@@ -145,32 +158,38 @@ def measure(
             a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
             numbers = numbers_of(bits)
             chosen = call_of(Product(m, n, k, 8, 8), numbers, DEVICE, architecture=architecture).form
-            able = [one for one in forms_of(m, numbers, architecture, method) if (one, bits, architecture) in ready]
-            forms = [one for one in able if one == chosen or likely(one, n, k)]
+            forms = [one for one in forms_of(m, n, k, numbers, architecture, method) if (kernel_form(one), bits, architecture) in ready]
             forms = forms if chosen in forms else [chosen, *forms]
             found: list[tuple[float, Form]] = []
             want = None
             for first in range(0, len(forms), TOGETHER):
                 calls = {}
                 for place, form in enumerate(forms[first : first + TOGETHER], first):
-                    key = form, bits, architecture
+                    key = kernel_form(form), bits, architecture
+                    slices = {"slices": form.slices} if form.joined else {}
                     if key not in kernels:
                         plan = plan_of(*key)
                         kernels[key] = Kernel(plan.sequence, compile_plan(plan))
                     kernel, out = kernels[key], torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-                    kernel(A=a, C=out, **weights[0])
+                    kernel(A=a, C=out, **weights[0], **slices)
                     want = out.float() if want is None else want
                     error = float((out.float() - want).abs().max() / want.abs().max())
                     assert error < AGREEMENT, (form, bits, m, n, k, error)
-                    calls[str(place)] = lambda i, kernel=kernel, out=out, a=a, weights=weights: kernel(A=a, C=out, **weights[i])
+                    arrays = {"A": a, "C": out, **slices}
+                    calls[str(place)] = lambda i, kernel=kernel, arrays=arrays, weights=weights: kernel(**arrays, **weights[i])
                 times = median_seconds(torch, calls, sets=len(weights), rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
                 found += [(round(seconds * 1e6, 2), forms[int(place)]) for place, seconds in times.items()]
             if not found:
                 continue
             found.sort(key=lambda one: one[0])
             mine = next(one for one, form in found if form == chosen)
-            own = [(one, asdict(form)) for one, form in found if form.method == method]
+            own = [(one, asdict(form)) for one, form in found if way_of(form) == method]
             yield {"m": m, "n": n, "k": k, "bits": bits, "chosen": mine, "best": found[0][0], "times": own}
+
+
+def way_of(form: Form) -> str:
+    """The method of a form, as ``ways`` names it."""
+    return ("joined_warpgroups" if form.method == "warpgroups" else "joined") if form.joined else form.method
 
 
 def form(fields: dict[str, Any]) -> Form:
@@ -184,18 +203,20 @@ def best_of(one: dict[str, Any]) -> float:
 
 
 def joined(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records in which streams, timed before the warpgroups of the same product, have the shortest time of both."""
-    faster = {
-        tuple(one[name] for name in ("m", "n", "k", "bits")): one["best"] / one["chosen"]
-        for one in records
-        if one["m"] <= FEW_ROWS and one["times"][0][1]["method"] == "warpgroups"
-    }
-    return [
-        {**one, "best": one["times"][0][0] * faster.get(tuple(one[name] for name in ("m", "n", "k", "bits")), 1.0)}
-        if one["times"][0][1]["method"] == "streams" and kind_of([form(fields) for _, fields in one["times"]]) == "streams"
-        else one
-        for one in records
-    ]
+    """Records in which ways that were timed before others of the same product have the shortest time of all: each was timed beside the
+    form that was chosen then."""
+    best: dict[tuple[Any, ...], float] = {}
+    found = []
+    for one in sorted(records, key=lambda one: KINDS.index(kind_of([form(fields) for _, fields in one["times"]])), reverse=True):
+        kind = kind_of([form(fields) for _, fields in one["times"]])
+        key = (*(one[name] for name in ("m", "n", "k", "bits")), kind in ("alone", "joined_alone"))
+        faster = best.get(key, 1.0)
+        if one["m"] > FEW_ROWS:
+            found.append(one)
+        else:
+            found.append({**one, "best": one.get("best", one["times"][0][0]) * faster})
+            best[key] = faster * one.get("best", 1.0) / (one["chosen"] if "best" in one else 1.0)
+    return found
 
 
 def fitted(records: Sequence[dict[str, Any]]) -> list[float]:
@@ -270,7 +291,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="times forms of kernels for narrow weights")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows of activations")
     parser.add_argument("--bits", type=int, nargs="+", default=WIDTHS, help="bits of weights")
-    parser.add_argument("--methods", nargs="+", default=("streams", "warpgroups"))
+    parser.add_argument("--methods", nargs="+", default=("streams", "warpgroups", "joined", "joined_warpgroups"))
     parser.add_argument("--jobs", type=int, help="processes that compile")
     parser.add_argument("--seconds", type=float, default=600.0, help="no product is begun after this time")
     parser.add_argument("--out", type=Path, help="file of records, a line for each product")

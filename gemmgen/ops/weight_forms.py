@@ -141,11 +141,34 @@ def joined_streams(rows: int, n: int, k: int, numbers: Numbers, architecture: Ar
         part = ceil_div(steps, slices) * STEP_K * k_warps
         depth = next((depth for depth in fitting if depth >= part), fitting[-1])
         chunks = 1 if depth >= part else 2
-        form = Form("streams", (rows, PANEL * panels, depth), (rows, PANEL), 1, k_warps, slices, blocks, chunks=chunks, late=late, joined=True)
+        form = Form(
+            "streams", (rows, PANEL * panels, depth), (rows, PANEL), 1, k_warps, slices, blocks, chunks=chunks, late=late, joined=True
+        )
         free = room(architecture, blocks) - shared_bytes(replace(form, stages=0), numbers)
         stages = min(MAX_STAGES, free // (warps * stage_bytes(numbers)))
         if stages > 2:
             forms.append(replace(form, stages=stages))
+    return even(forms, n, k, sms)
+
+
+def joined_warpgroups(rows: int, n: int, k: int, numbers: Numbers, architecture: Architecture, sms: int) -> list[Form]:
+    """The same of warpgroups, for one tile of up to 64 rows: one to three blocks of each SM, at once or one after the other."""
+    forms = []
+    for columns, own, blocks, rounds in combinations((64, 128, 192, 256), (16, 32), (1, 2), (1, 2, 3)):
+        tiles, steps = ceil_div(n, columns), ceil_div(k, STEP_K)
+        most = min(sms * rounds // tiles, steps, MAX_JOINED)
+        if most < 2 or rounds < blocks or not _has_registers(rows, columns, own, blocks, numbers):
+            continue
+        slices = min(range(ceil_div(most, 2), most + 1), key=lambda count: (ceil_div(steps, count), count))
+        form = Form("warpgroups", (rows, columns, STEP_K), (rows, own), 1, 1, slices, blocks, joined=True)
+        fitting = [stages for stages in (8, 6, 4, 3) if shared_bytes(replace(form, stages=stages), numbers) <= room(architecture, blocks)]
+        if fitting:
+            forms.append(replace(form, stages=fitting[0]))
+    return even(forms, n, k, sms)
+
+
+def even(forms: Sequence[Form], n: int, k: int, sms: int) -> list[Form]:
+    """Those of the forms that have about the best balance."""
     balances = {form: balance(form, n, k, sms) for form in forms}
     return [form for form, value in balances.items() if value >= NEARLY * max(balances.values())]
 
@@ -173,8 +196,7 @@ def suited_forms(forms: Sequence[Form], n: int, k: int, sms: int) -> list[Form]:
     suited_ones = [form for form in forms if suited(form, n, k, sms)]
     if suited_ones:
         return suited_ones
-    balances = {form: balance(form, n, k, sms) for form in forms}
-    return [form for form, value in balances.items() if value >= NEARLY * max(balances.values())]
+    return even(forms, n, k, sms)
 
 
 def suited(form: Form, n: int, k: int, sms: int) -> bool:
@@ -193,14 +215,19 @@ def suited(form: Form, n: int, k: int, sms: int) -> bool:
 def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
     """Forms of warpgroups, for one tile of up to 64 rows."""
     for columns, slices, blocks, stages, own in combinations((64, 128, 192, 256), (1, 2, 3, 4, 8), (1, 2), (3, 4, 6), (16, 32)):
-        groups = columns // (4 * own)
         form = Form("warpgroups", (rows, columns, STEP_K), (rows, own), stages, 1, slices, blocks)
-        fits = columns % (4 * own) == 0 and columns // own % slices == 0 and (blocks == 1 or groups <= 2) and groups <= 4
-        # Threads of four groups have too few registers for the sums of a group beside those of all.
-        fits &= groups < 4 or rows <= 32 or not (numbers.floats and numbers.group)
-        fits &= own == 16 or (blocks == 1 and numbers.bits == 4)
+        fits = columns // own % slices == 0 and _has_registers(rows, columns, own, blocks, numbers)
         if fits and shared_bytes(form, numbers) <= room(architecture, blocks):
             yield form
+
+
+def _has_registers(rows: int, columns: int, own: int, blocks: int, numbers: Numbers) -> bool:
+    """True if there are groups of warps with ``own`` columns a warp, and they have registers for their sums."""
+    groups = columns // (4 * own)
+    fits = columns % (4 * own) == 0 and (blocks == 1 or groups <= 2) and groups <= 4
+    # Threads of four groups have too few registers for the sums of a group beside those of all.
+    fits &= groups < 4 or rows <= 32 or not (numbers.floats and numbers.group)
+    return fits and (own == 16 or (blocks == 1 and numbers.bits == 4))
 
 
 def room(architecture: Architecture, blocks: int) -> int:
@@ -265,7 +292,8 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
 def label(form: Form) -> str:
     """The key of a form in ``weight_costs.json``: all its numbers except the rows."""
     kind = f",{form.chunks}{'L' if form.late else ''}" if form.method == "streams" else f",{form.warp[1]}" if form.warp[1] > 16 else ""
-    return f"{form.tile[1]}x{form.tile[2]},{form.k_warps},{form.slices},{form.stages},{form.blocks_per_sm}{kind}"
+    joined = ",J" if form.joined else ""
+    return f"{form.tile[1]}x{form.tile[2]},{form.k_warps},{form.slices},{form.stages},{form.blocks_per_sm}{kind}{joined}"
 
 
 @dataclass(frozen=True)
@@ -305,8 +333,10 @@ def costs() -> Costs:
 
 def kind_of(forms: Sequence[Form]) -> str:
     """The kind of forms that share a fit: their method, or ``alone`` for streams of weights in blocks without clusters, whose best forms
-    differ."""
+    differ; ``joined``, ``joined_alone`` (the next launch not early) or ``joined_warpgroups`` for those whose last block adds up sums."""
     method = forms[0].method
+    if any(form.joined for form in forms):
+        return "joined_warpgroups" if method == "warpgroups" else "joined" if any(form.late for form in forms) else "joined_alone"
     return "alone" if method == "streams" and all(form.slices == 1 for form in forms) else method
 
 

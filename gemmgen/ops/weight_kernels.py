@@ -24,7 +24,11 @@ from gemmgen.ops.weight_forms import (
     STEP_K,
     Form,
     Numbers,
+    costs,
     expected_time,
+    joined_streams,
+    joined_warpgroups,
+    kind_of,
     room,
     shared_bytes,
     streamed_rows,
@@ -88,11 +92,15 @@ def form_of(product: Product, numbers: Numbers, architecture: Architecture, sms:
     if pairs and product.rows <= STREAMED_ROWS and product.k % product.aligned_a == 0:
         forms = list(streams(streamed_rows(product.rows), numbers, architecture))
         kinds.append(suited_forms(forms, n, k, sms))
+        kinds.append(joined_streams(streamed_rows(product.rows), n, k, numbers, architecture, sms))
     if pairs and product.aligned_a == 8 and architecture.supports("wgmma") and (product.rows > FEWEST_GROUPED or not kinds):
         if product.rows > FEW_ROWS:
             return _many_rows(product, numbers, architecture, sms)
-        kinds.append(warpgroups(next(rows for rows in GROUPED_ROWS if product.rows <= rows), numbers, architecture))
-    expected = [expected_time(forms, n, k, numbers, sms) for forms in kinds]
+        rows = next(rows for rows in GROUPED_ROWS if product.rows <= rows)
+        kinds.append(warpgroups(rows, numbers, architecture))
+        kinds.append(joined_warpgroups(rows, n, k, numbers, architecture, sms))
+    known = [forms for forms in map(list, kinds) if forms and kind_of(forms) in costs().weights]
+    expected = [expected_time(forms, n, k, numbers, sms) for forms in known]
     form = min(expected, key=lambda one: one[0])[1] if expected else None
     return form or _tiles(product, numbers, architecture)
 
@@ -287,7 +295,11 @@ def kernel_of(call: Call) -> tuple[GemmPlan, Kernel]:
     return plan, Kernel(plan.sequence, compile_plan(plan))
 
 
-def slices_of(plan: GemmPlan, product: Product, device: Device) -> int:
-    """Slices of k that give every SM two blocks, where the launch says how many there are."""
+def slices_of(call: Call, plan: GemmPlan, product: Product, device: Device) -> dict[str, int]:
+    """The number of slices of k, where the launch says how many there are: that of the form, or as many as give every SM two blocks."""
+    if call.form.joined:
+        return {"slices": call.form.slices}
+    if not plan.cut_at_launch:
+        return {}
     tiles = ceil_div(product.rows, plan.tile_m) * ceil_div(product.n, plan.tile_n)
-    return max(1, min(ceil_div(2 * device.sm_count, tiles), product.k // plan.slice_k))
+    return {"slices": max(1, min(ceil_div(2 * device.sm_count, tiles), product.k // plan.slice_k))}

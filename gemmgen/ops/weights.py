@@ -212,8 +212,9 @@ class Weight:
         parts = parts_of(product, self._numbers, device.architecture, device.sm_count) if _can_be_cut(arrays) else (product,)
         first = 0
         for part in parts:
-            plan, kernel = kernel_of(call_of(part, self._numbers, device, result.type, bias is not None, activation, scaled=per))
-            slices = {"slices": slices_of(plan, part, device)} if plan.cut_at_launch else {}
+            call = call_of(part, self._numbers, device, result.type, bias is not None, activation, scaled=per)
+            plan, kernel = kernel_of(call)
+            slices = slices_of(call, plan, part, device)
             cut = arrays if len(parts) == 1 else _columns(arrays, first, first + part.n)
             kernel(A=a, **cut, **own, **slices, stream=stream)
             first += part.n

@@ -40,6 +40,22 @@ __device__ __forceinline__ void sync_group(int group)
     asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
 }
 
+// True in the last of `blocks` blocks to arrive, in those kThreads of its threads that call this: they see the writes of
+// the others' threads, and the ticket is 0 again.
+template <int kThreads>
+__device__ __forceinline__ bool group_comes_last(int group, int thread, unsigned int* ticket, unsigned int blocks)
+{
+    __shared__ bool last;
+    sync_group<kThreads>(group);
+    if (thread == 0) {
+        last = __nv_atomic_fetch_add(ticket, 1u, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE) == blocks - 1;
+        if (last)
+            *ticket = 0;
+    }
+    sync_group<kThreads>(group);
+    return last;
+}
+
 // Waits until the other of two groups has passed the turn with this barrier.
 __device__ __forceinline__ void wait_for_turn(int barrier)
 {

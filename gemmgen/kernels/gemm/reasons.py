@@ -31,7 +31,7 @@ FMA_TYPES = ("f32", "f16", "bf16")
 def vector_division_reasons(spec: GemmSpec) -> Iterator[Reason]:
     """A division of k that only GEMV has, or, for GEMV, one that it does not have."""
     if spec.decomposition.scheme != "data_parallel":
-        need = "data_parallel or split_k_last for the vector strategy, and split_k_last for it and streams of narrow weights alone"
+        need = "data_parallel or split_k_last for the vector strategy, and split_k_last for it, and narrow weights but by tiles, alone"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
 
 

@@ -63,6 +63,7 @@ WARPGROUPS: dict[str, Any] = {
     },
 }
 ALONE = {"decomposition": {"scheme": "data_parallel"}}
+LAST = {"decomposition": {"scheme": "split_k_last"}}
 SIXTEEN = {"threadblock": {"m": 16, "n": 128, "k": 128}, "warp": {"m": 16, "n": 16}}
 WIDE = {"threadblock": {"m": 8, "n": 256, "k": 128}, "warp": {"m": 8, "n": 16}}
 SHORT = {"threadblock": {"m": 8, "n": 128, "k": 64}, "warp": {"m": 8, "n": 16}}
@@ -307,6 +308,31 @@ def test_mistakes_of_streams_and_warpgroups_are_found(spec: dict[str, Any], righ
 
 
 @pytest.mark.parametrize(
+    "spec",
+    [
+        changed(STREAMS, {"next_launch": "late"}, **LAST),
+        changed(STREAMS, {"tile": {"threadblock": {"m": 2, "n": 96, "k": 256}, "warp": {"m": 2, "n": 32}}, "k_warps": 1}, **LAST),
+    ],
+    ids=["warps-along-k", "2-rows"],
+)
+def test_the_last_block_of_a_tile_adds_up_slices(spec: dict[str, Any]) -> None:
+    assert verified(spec, ("primes", "k in 5 slices", "k in 3 slices", "k of 0")).passed
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("slice < slices", "slice < slices - 1"),
+        ("+ blockIdx.x, slices)", "+ blockIdx.x, slices - 1)"),
+        ("own[other * kPanels", "own[0 * kPanels"),
+    ],
+    ids=["a-missing-slice", "a-block-too-early", "a-warp-for-another"],
+)
+def test_mistakes_of_the_last_block_are_found(right: str, wrong: str) -> None:
+    assert not verified(changed(STREAMS, {}, **LAST), ("k in 2 slices",), (right, wrong)).passed
+
+
+@pytest.mark.parametrize(
     ("right", "wrong"),
     [
         ("nibbles_to_f16<3>(word, offset)", "nibbles_to_f16<1>(word, offset)"),
@@ -360,6 +386,7 @@ def test_mistakes_are_found(right: str, wrong: str) -> None:
         (changed(WARPGROUPS, {"persistent_blocks": 132}), "mainloop.persistent_blocks"),
         (changed(WARPGROUPS, {"tile": SHORT}), "mainloop.tile"),
         (changed(STREAMS, {"scaled": "weights"}), "mainloop.scaled"),
+        (changed(WARPGROUPS, {}, **LAST), "decomposition.scheme"),
         (changed(WARPGROUPS, {"scaled": "weights", "group": "column"}), "mainloop.scaled"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

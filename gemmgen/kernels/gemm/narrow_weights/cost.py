@@ -36,9 +36,9 @@ def work(plan: WeightPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Wo
         loaded_bytes=loop.row_bytes * held(problem["m"], plan.tile_m) / plan.tile_m + loop.weight_bytes,
         in_flight=float(loop.stages - 1),
         stored_bytes=(store_costs("mma")["partial"] * sums if partial else store_costs("mma")[plan.fragment_store] * moved.tile_result)
-        + (sums if loop.cluster_k > 1 else 0.0),
+        + (sums if loop.cluster_k > 1 or plan.store == "last" else 0.0),
         memory_bytes=moved.factors + (0.0 if partial else moved.result),
-        turns=2 if loop.cluster_k > 1 else 1,
+        turns=2 if loop.cluster_k > 1 or plan.store == "last" else 1,
         early=plan.spec.early_launch,
         results=max(1.0, share.results),
         costs=costs_of(loop.costs),

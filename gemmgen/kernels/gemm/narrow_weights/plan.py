@@ -166,7 +166,7 @@ class RegisterPlan(PairPlan):
 
 def plan(spec: GemmSpec, mainloop: NarrowWeightsMainloop, architecture: Architecture) -> WeightPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
-    division = division_reasons(spec) if mainloop.method != "streams" else ()
+    division = division_reasons(spec) if mainloop.method == "tiles" else ()
     outline = Outline(spec, architecture, [*division, *invariance_reasons(spec)])
     return {"tiles": _tiles, "streams": _streams, "warpgroups": _warpgroups}[mainloop.method](outline, mainloop)
 

@@ -12,7 +12,7 @@ from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.narrow_weights.loop import STORED, Codes, MainloopShown
 from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES, UNIT_WORDS
 from gemmgen.kernels.gemm.plan import Outline
-from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NarrowWeightsMainloop, SplitKCluster
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NarrowWeightsMainloop, SplitKCluster, SplitKLast
 from gemmgen.kernels.gemm.tensor_cores.sequence import matrix_map
 from gemmgen.kernels.launch import TensorMapArgument
 from gemmgen.kernels.math.warpgroup import WARPGROUP, WarpgroupInstruction
@@ -320,8 +320,8 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if mainloop.persistent_blocks and spec.decomposition.scheme != "data_parallel":
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with clusters that divide k")
-    if not isinstance(spec.decomposition, DataParallel | SplitKCluster):
-        need = "data_parallel or split_k_cluster for warpgroups"
+    if not isinstance(spec.decomposition, DataParallel | SplitKCluster | SplitKLast):
+        need = "data_parallel, split_k_cluster or split_k_last for warpgroups"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
     if spec.alignment.a < 8 or spec.alignment.c < 2:
         got = f"{spec.alignment.a} and {spec.alignment.c}"

@@ -60,6 +60,9 @@ def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
         text = "the steps of tiles that fill no whole round of blocks, and of one more round, are distributed evenly"
         adds = "the block with a tile's last step adds the other blocks' sums from the workspace, in the order of the blocks"
         lines.append(("division of k", f"{text}; {adds}"))
+    elif plan.store == "last":
+        text = "as many slices as the dimension slices says, a block for each slice of a tile (z of the grid)"
+        lines.append(("division of k", f"{text}; the last one to arrive adds up their sums from the workspace, in the order of k"))
     elif plan.slices > 1 or plan.cut_at_launch:
         slices = "as many slices as the dimension slices says" if plan.cut_at_launch else f"{plan.slices} slices"
         lines.append(("division of k", f"{slices}, whose sums {wording.adds}"))

@@ -181,7 +181,12 @@ class TensorPlan(GemmPlan):
     @property
     def begins_within(self) -> bool:
         """True if a piece of work may begin with another step along k than the first."""
-        return getattr(self.spec.decomposition, "slices", 1) != 1 or self.store in ("streamed", "last") or bool(self.k_begin) or self.depth_unit > 1
+        return (
+            getattr(self.spec.decomposition, "slices", 1) != 1
+            or self.store in ("streamed", "last")
+            or bool(self.k_begin)
+            or self.depth_unit > 1
+        )
 
 
 class TensorNumbers(TypedDict):
