@@ -27,7 +27,7 @@ class FakeDriver:
         self.memory = {}
         self.launches = []
         self.calls = []
-        self.graphs = {}
+        self.graphs, self.captures = {}, {}
         self.capturing = {}
         self.broken = OK
         self.seconds = 0.0
@@ -241,7 +241,12 @@ class FakeDriver:
 
     def cuStreamBeginCapture(self, stream, mode):
         self.capturing[int(stream)] = []
+        self.captures[int(stream)] = next(self.handles)
         return (OK,)
+
+    def cuStreamGetCaptureInfo(self, stream):
+        status = real.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+        return OK, status, self.captures[int(stream)], None, [], 0
 
     def cuStreamEndCapture(self, stream):
         graph = next(self.handles)
@@ -313,7 +318,7 @@ def install(fake, set_attribute=setattr):
     from gemmgen.perf import contestants, timing
     from gemmgen.runtime.cuda import worker
 
-    for module in (checked, timing, worker, contestants, launcher):
+    for module in (checked, timing, worker, contestants, launcher, workspaces):
         set_attribute(module, "bindings", lambda: fake)
     raw = types.SimpleNamespace(
         launch=fake.launch_raw,

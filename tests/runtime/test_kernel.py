@@ -323,6 +323,23 @@ def test_captured_sequences_have_zeros_of_their_own(fake_driver, summing):
     fake_driver.memory.clear()
 
 
+def test_large_workspaces_of_a_capture_are_one(fake_driver, summing):
+    _, found = summing
+    many = {
+        zero: Kernel(dataclasses.replace(SUM, workspace_bytes=Formula("4 * m + 131072"), workspace_zero_bytes=Formula(zero)), FAKE_BINARY)
+        for zero in ("8", "16")
+    }
+    places = []
+    for zeros in (("8", "8", "16"), ("8",)):
+        fake_driver.cuStreamBeginCapture(7, None)
+        for zero in zeros:
+            sum_of_ones(fake_driver, many[zero], 40, 7)
+        places += [launch[1][3] for launch in fake_driver.capturing.pop(7)[::2]]
+    assert places[0] == places[1] and len({*places[1:], *found}) == 3, "one for each capture and each number of zeros"
+    assert not [entry for entry in fake_driver.calls if entry[0] == "cuMemsetD8Async" and entry[2] == 7]
+    fake_driver.memory.clear()
+
+
 # -- streams ---------------------------------------------------------------------------------------------------
 
 

@@ -220,12 +220,13 @@ def partials_bytes(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], slic
     return Formula(f"{times} * {major} * round_up({minor}, 4){times_batch}")
 
 
-def last_workspace(tiles: str, elements: int) -> tuple[Formula, Formula]:
-    """Bytes of the workspace of a division of k whose sums the last block of a tile to arrive adds up, and of the tickets at its beginning;
-    ``elements``: of a tile."""
+def last_workspace(tiles: str, elements: int, multiple: int = WORKSPACE_ALIGNMENT) -> tuple[Formula, Formula]:
+    """Bytes of the workspace of a division of k whose sums the last block of a tile to arrive adds up, and of its zeros, which are tickets;
+    ``elements``: of a tile; ``multiple``: the bytes before the sums are a multiple of it, and zero if it is not the least."""
     tickets, sums = f"{FLOAT_BYTES} * {tiles}", f"{FLOAT_BYTES * elements} * slices * {tiles}"
-    size = Formula(f"select(slices > 1, round_up({tickets}, {WORKSPACE_ALIGNMENT}) + {sums}, 0)")
-    return size, Formula(f"select(slices > 1, {tickets}, 0)")
+    before = f"round_up({tickets}, {multiple})"
+    zeros = tickets if multiple == WORKSPACE_ALIGNMENT else before
+    return Formula(f"select(slices > 1, {before} + {sums}, 0)"), Formula(f"select(slices > 1, {zeros}, 0)")
 
 
 def products(spec: GemmSpec) -> Formula:

@@ -165,7 +165,8 @@ class Launcher:
             return
         workspace = self._workspaces.of(stream)
         if workspace is None:
-            address = self._workspaces.of_graph(self.workspace_bytes) if self.workspace_zero_bytes else None
+            sizes = self.workspace_bytes, self.workspace_zero_bytes
+            address = self._workspaces.of_graph(*sizes, stream) if self.workspace_zero_bytes else None
             if address is not None:
                 block.workspace.value = address
                 self._enqueue_all(block)

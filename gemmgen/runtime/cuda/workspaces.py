@@ -2,7 +2,8 @@
 
 A sequence leaves those bytes zero that it needs to be zero at the start of its workspace. So a workspace remembers how many of its first
 bytes are zero, and only the others are set. For the same reason a graph's sequence with a small workspace gets memory that was zero once,
-and stays its own: setting it again in every run would take as long as a small kernel."""
+and stays its own: setting it again in every run would take as long as a small kernel. Larger ones, with as many zeros, are shared by the
+sequences that one capture has of one stream, which run one after the other."""
 
 from __future__ import annotations
 
@@ -30,6 +31,9 @@ GRAPH_CHUNK, MAX_PART, MAX_CHUNKS = 1 << 20, 1 << 16, 32
 """Memory for the workspaces of captured sequences that is allocated at a time, what one of them gets of it at most, and such allocations
 of a device at most. It is never freed: nothing tells when a graph is gone."""
 PART_ALIGNMENT = 256
+MAX_SHARED, SHARED_GRANULARITY = 1 << 28, 1 << 20
+"""Bytes of the workspaces that captured sequences share, of a device at most, and what their sizes are multiples of. They are not freed
+either."""
 
 Allocate = Callable[[int, int], tuple[Any, int]]
 """Allocates bytes for use on a stream: an owner, whose end frees them no earlier than the stream is done, and the address."""
@@ -111,6 +115,8 @@ class Workspaces:
         self._lock = threading.Lock()
         self._by_stream: dict[int, Workspace] = {}
         self._chunks, self._place, self._end = 0, 0, 0
+        self._shared: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._shared_bytes = 0
         self._local = threading.local()
 
     def of(self, stream: int) -> Workspace | None:
@@ -137,12 +143,12 @@ class Workspaces:
                     self._drop_oldest()
         return workspace
 
-    def of_graph(self, size: int) -> int | None:
-        """The address of ``size`` bytes of zeros for a sequence that is being captured, which leaves its own zeros as it found them. None
-        for large workspaces, and when there are too many."""
+    def of_graph(self, size: int, zero: int, stream: int) -> int | None:
+        """The address of ``size`` bytes, the first ``zero`` of which are zero, for a sequence that is being captured from a stream and
+        leaves these as it found them. None when there are too many workspaces."""
         size = -(-size // PART_ALIGNMENT) * PART_ALIGNMENT
         if size > MAX_PART:
-            return None
+            return self._shared_with(size, zero, stream)
         with self._lock:
             if self._end - self._place < size:
                 if self._chunks == MAX_CHUNKS:
@@ -152,6 +158,25 @@ class Workspaces:
                 self._chunks += 1
             address = self._place
             self._place += size
+        return address
+
+    def _shared_with(self, size: int, zero: int, stream: int) -> int | None:
+        """A workspace that this capture's other sequences of the stream have, too."""
+        driver = bindings()
+        info = driver.cuStreamGetCaptureInfo(stream)
+        check(driver, (info[0],))
+        key = int(info[2]), stream, zero
+        with self._lock:
+            address, held = self._shared.get(key, (0, 0))
+            if held < size:
+                held = -(-size // SHARED_GRANULARITY) * SHARED_GRANULARITY
+                if self._shared_bytes + held > MAX_SHARED:
+                    return None
+                address = _zeros(held)
+                self._shared_bytes += held
+                self._shared[key] = address, held
+                if len(self._shared) > MAX_WORKSPACES:
+                    del self._shared[next(iter(self._shared))]
         return address
 
     def _drop_oldest(self) -> None:

@@ -11,7 +11,7 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.mma_sync.warp_plan import WarpPlan
 from gemmgen.kernels.gemm.narrow_weights.loop import NarrowLoop, WeightLoop, common_reasons, narrow_loop, narrow_regions
-from gemmgen.kernels.gemm.narrow_weights.sequence import group_matrices, narrow_sequence
+from gemmgen.kernels.gemm.narrow_weights.sequence import TICKET_BYTES, group_matrices, narrow_sequence
 from gemmgen.kernels.gemm.narrow_weights.streams import StreamLoop, stream_loop, stream_regions
 from gemmgen.kernels.gemm.narrow_weights.warpgroups import RegisterLoop, register_loop, register_regions
 from gemmgen.kernels.gemm.packed_weights import unpack
@@ -108,6 +108,10 @@ class PairPlan(WeightPlan):
     """A GEMM with narrow weights whose threads store pairs of results from shared memory."""
 
     loop: StreamLoop | RegisterLoop
+
+    @property
+    def workspace_alignment(self) -> int:
+        return TICKET_BYTES
 
     @property
     def fragment_store(self) -> str:

@@ -26,6 +26,9 @@ from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE
 from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 
+TICKET_BYTES = 4096
+"""Tickets fill a multiple of so many bytes, so that kernels for different layers, one after the other, find the same bytes zero."""
+
 
 def group_matrices(spec: GemmSpec, loop: WeightLoop) -> tuple[Matrix, ...]:
     """Scales of B, one for each column of a group of k, and zero points, where they are no constant: integers in the scales' type."""
@@ -63,7 +66,7 @@ def narrow_sequence(
     if joined:
         own = (SLICES,)
         works = grid.works(spec)
-        workspace_bytes, zero_bytes = last_workspace(works, grid.tile_m * grid.tile_n)
+        workspace_bytes, zero_bytes = last_workspace(works, grid.tile_m * grid.tile_n, TICKET_BYTES)
         workspace = workspace_argument("u8", workspace_bytes, 1, "for each tile of C how many of its blocks came, then their sums")
         main, arguments = [*main, workspace], [*arguments, workspace]
     if partial:
