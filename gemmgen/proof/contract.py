@@ -6,6 +6,7 @@ They come from the launch sequence, which the host checks before every launch: a
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -151,6 +152,8 @@ class Contract:
         """The dimensions' symbols; a dimension that must be a multiple is that many times its symbol."""
         self._multiples = multiples = _multiples(sequence)
         for dimension in sequence.dimensions:
+            if not re.fullmatch(r"[\w$]+", dimension.name):  # other symbols have a dot or other marks in their names
+                raise Inexpressible(f"a size with the name {dimension.name}")
             symbol, step = z3.Int(dimension.name), multiples.get(dimension.name, 1)
             value = symbol * step if step > 1 else symbol
             self.facts += [value >= dimension.minimum, value <= dimension.maximum]

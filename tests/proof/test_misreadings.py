@@ -255,6 +255,11 @@ def test_only_whole_places_of_parameters_are_loaded(load: str, tmp_path: Path) -
     assert not prove_sequence(kernel.sequence, kernel.code.ptx, 30)[0].proved
 
 
+def test_a_size_has_no_name_of_a_register(tmp_path: Path) -> None:
+    kernel = read_ptx(SELF_NAMED.replace(".param .u32 n)", ".param .u32 n, .param .u32 ctaid.x)"), tmp_path)
+    assert not prove_sequence(kernel.sequence, kernel.code.ptx, 30)[0].proved
+
+
 def test_preconditions_that_no_problem_fulfils_are_told(tmp_path: Path) -> None:
     nothing = Reading("memory", f"{INDEX} if (i < n) y[i + 5] = x[i];", f"{XY}, int m", expects=("n * n == m * m * 2", "m >= 1"))
     proof = nothing.proof(tmp_path)
