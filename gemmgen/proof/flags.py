@@ -155,14 +155,13 @@ class _Protocol:
 
     def _number(self, store: Instruction) -> int | None:
         """0 if a store stores 0, another number if it stores no 0; None if neither is known."""
-        data = store.operands[1]
+        data, bits = store.operands[1], (1 << int(store.type[1:])) - 1
         if isinstance(data, Integer):
-            return data.value
+            return data.value & bits
         writers = self._writers.get(data.name, []) if isinstance(data, Register) else []
         if len(writers) != 1 or writers[0].guard is not None:
             return None
         (writer,) = writers
-        bits = (1 << int(store.type[1:])) - 1
         constants = [operand.value & bits for operand in writer.operands[1:] if isinstance(operand, Integer)]
         if writer.opcode == "mov" and len(constants) == 1:
             return constants[0]

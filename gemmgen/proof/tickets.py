@@ -19,7 +19,7 @@ from gemmgen.emulator.ptx.syntax import Instruction, Integer
 from gemmgen.proof.data import Access
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term
+from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, low_bits
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _ticket(lifter: Lifter, atomic: Access, old: Value) -> Ticket | None:
         return None
     if not all(any(access is reset for reset in resets) or beside_counters(known, access, atomic) for access in others):
         return None
-    sets = known.proves((old.z3 == last,), number.z3 != 0)
+    sets = isinstance(stored.size, int) and known.proves((old.z3 == last,), low_bits(number, 8 * stored.size).z3 != 0)
     return Ticket(z3.Or(loaded[1].z3 != 0, sharing <= 1), parts, atomic, loaded[1].z3 != 0, sharing, last, sets, old.z3, resets)
 
 

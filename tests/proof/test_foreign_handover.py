@@ -218,6 +218,16 @@ GUARDED = """6; asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p atom.add.a
     : "+r"(before) : "l"(counter), "r"((int)(columns != 100)) : "memory")"""
 
 
+SUMS_OF_ROWS = """    sum = 0;
+    for (int part = 0; part < 7; ++part)"""
+
+
+@pytest.mark.parametrize(("number", "holds"), [("one", True), ("columns > 70000 ? one * one : 1", False)])
+def test_the_flag_of_the_last_block_has_bits_of_its_own(number: str, holds: bool) -> None:
+    mistake = f'int one; asm volatile("mov.u32 %0, 65536;" : "=r"(one)); finished = before == 6 ? {number} : 0;'
+    assert ("complete" in proved(mutant(ROWS, ("finished = before == 6;", mistake)), rows())) is holds
+
+
 def test_blocks_that_draw_no_ticket_may_all_store() -> None:
     assert "once" not in proved(mutant(ROWS, ("const unsigned before", "unsigned before", DRAW, GUARDED)), rows())
 
