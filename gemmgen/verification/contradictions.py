@@ -408,11 +408,14 @@ class _Net:
                 yield _Contradiction("coverage", 0, f"for {_shown(problem)}: {_INVARIANT}: {result}{at}")
                 return
         constant = np.full(first.shape, place < TWICE)
+        case = replace(case, scalars=dict.fromkeys(scalars, 2.0))  # with 0, or limits below 0, an epilogue may be constant
+        results: list[npt.NDArray[Any]] = []
         far = FAR if all(kind in ("f32", "tf32", "f64") for kind in product.types.values()) else 16
         for low, high in ((-2, 0), (1, 3), (-far, 1 - far), (far, far + 1)) if place < TWICE else ():
             ranges = zip(base, ((low, high), (1, 3) if abs(low) < far else (far, far + 1)), strict=True)
             other = self._product_of(case, {name: rng.integers(*ends, shapes[name]).astype(np.float64) for name, ends in ranges})
-            constant &= other == first if other is not None else False
+            results += [] if other is None else [other]
+            constant &= other is not None and results[0] == other
         if constant.any():
             at = "".join(f"[{number}]" for number in np.argwhere(constant)[0])
             yield _Contradiction("coverage", 0, f"for {_shown(problem)}: {result}{at} is the same for all operands")

@@ -160,6 +160,12 @@ def test_epilogues_contradict_no_sum(epilogue: str, tmp_path: Path) -> None:
     assert coverage(replace(SGEMM, body=SGEMM.body.replace(EPILOGUES[0], epilogue)).read(tmp_path)) == "proved"
 
 
+@pytest.mark.parametrize("result", ["s * scale", "fminf(fmaxf(s, -scale), scale)"])
+def test_parameters_of_an_epilogue_contradict_no_sum(result: str, tmp_path: Path) -> None:
+    scaled = replace(SGEMM, parameters=SGEMM.parameters + ", float scale", body=SGEMM.body.replace(EPILOGUES[0], result))
+    assert coverage(scaled.read(tmp_path)) == "proved"
+
+
 def test_a_factor_of_0_contradicts_no_sum(tmp_path: Path) -> None:
     scaled = replace(SGEMM, parameters=SGEMM.parameters + ", const float* D", arrays=(*SGEMM.arrays, "D=in f32[n]"))
     assert coverage(replace(scaled, body=SGEMM.body.replace(EPILOGUES[0], "s * D[c]")).read(tmp_path)) == "proved"
