@@ -251,7 +251,7 @@ def of(rows: list[dict[str, Any]], part: str) -> list[dict[str, Any]]:
 
 
 def read_summary(rows: list[dict[str, Any]]) -> list[str]:
-    """What products of the most rows and kernels that only read attain of the roof, a sentence for each width of weights."""
+    """Shares of the roof of products of the most rows and of kernels that only read, a sentence for each width of weights."""
     lines = []
     for bits in WIDTHS:
         own = [row for row in rows if (row["m"], row["bits"]) == (FEW_ROWS, bits) and EARLY in row["microseconds"]]
