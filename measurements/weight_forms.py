@@ -66,7 +66,7 @@ LAYERS = (
 ROWS = (1, 8, 16, 32, 64)
 TILE_ROWS = (16, 32, 64)
 """Rows of tiles of warpgroups."""
-KINDS = ("streams", "alone", "warpgroups", "joined", "joined_alone", "joined_warpgroups")
+KINDS = ("streams", "alone", "warpgroups", "joined", "joined_warpgroups")
 WIDTHS = (4, 8)
 ROUNDS, GRAPH_SECONDS = 4, 4e-4
 TOGETHER = 24
@@ -77,7 +77,7 @@ SLOW = 2.0
 FADING = 3.0
 RIDGE = 0.3
 LISTED = 1.6
-"""Forms that take no more than this many times as long as the best are listed with their errors."""
+"""Forms that take no more than this many times as long as the best of their kind are listed with their errors."""
 
 
 def ways(rows: int) -> list[tuple[Architecture, str]]:
@@ -85,8 +85,8 @@ def ways(rows: int) -> list[tuple[Architecture, str]]:
     groups = [(DEVICE.architecture, "warpgroups"), (DEVICE.architecture, "joined_warpgroups")]
     if rows > FEW_ROWS:
         return groups
-    both = [(one, method) for method in ("streams", "joined") for one in (DEVICE.architecture, OLDER)]
-    return [*both, *groups] if rows == FEW_ROWS else both
+    streamed = [(DEVICE.architecture, "streams"), (OLDER, "streams"), (OLDER, "joined")]
+    return [*streamed, *groups] if rows == FEW_ROWS else streamed
 
 
 def forms_of(rows: int, n: int, k: int, numbers: Numbers, architecture: Architecture, method: str) -> list[Form]:
@@ -209,13 +209,10 @@ def joined(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for one in sorted(records, key=lambda one: KINDS.index(kind_of([form(fields) for _, fields in one["times"]])), reverse=True):
         kind = kind_of([form(fields) for _, fields in one["times"]])
-        key = (*(one[name] for name in ("m", "n", "k", "bits")), kind in ("alone", "joined_alone"))
+        key = (*(one[name] for name in ("m", "n", "k", "bits")), kind in ("alone", "joined"))
         faster = best.get(key, 1.0)
-        if one["m"] > FEW_ROWS:
-            found.append(one)
-        else:
-            found.append({**one, "best": one.get("best", one["times"][0][0]) * faster})
-            best[key] = faster * one.get("best", 1.0) / (one["chosen"] if "best" in one else 1.0)
+        found.append({**one, "best": one.get("best", one["times"][0][0]) * faster})
+        best[key] = faster * one.get("best", 1.0) / (one["chosen"] if "best" in one else 1.0)
     return found
 
 
@@ -241,7 +238,7 @@ def timed(records: Sequence[dict[str, Any]], weights: Sequence[float]) -> list[d
     for one in records:
         best, errors = best_of(one), {}
         for microseconds, fields in one["times"]:
-            if microseconds <= LISTED * best:
+            if microseconds <= LISTED * one["times"][0][0]:
                 expected = modelled(form(fields), one["n"], one["k"], numbers_of(one["bits"]), DEVICE.sm_count, weights)
                 errors[label(form(fields))] = round(math.log(microseconds / best) - expected, 3)
         forms = [form(fields) for _, fields in one["times"]]

@@ -130,7 +130,6 @@ def joined_streams(rows: int, n: int, k: int, numbers: Numbers, architecture: Ar
     """Forms whose warps stream weights and whose blocks divide k of a layer so that each SM has about as much to do; the last block of a
     tile adds up the sums. Rows of A are then read by few blocks each."""
     forms = []
-    late = architecture.supports("programmatic_launch")
     for panels, k_warps, blocks in combinations(JOINED_PANELS, (1, 2, 4, 8), (1, 2, 3)):
         warps, steps, tiles = panels * k_warps, ceil_div(k, STEP_K * k_warps), ceil_div(n, PANEL * panels)
         most = min(sms * blocks // tiles, steps, MAX_JOINED)
@@ -141,9 +140,7 @@ def joined_streams(rows: int, n: int, k: int, numbers: Numbers, architecture: Ar
         part = ceil_div(steps, slices) * STEP_K * k_warps
         depth = next((depth for depth in fitting if depth >= part), fitting[-1])
         chunks = 1 if depth >= part else 2
-        form = Form(
-            "streams", (rows, PANEL * panels, depth), (rows, PANEL), 1, k_warps, slices, blocks, chunks=chunks, late=late, joined=True
-        )
+        form = Form("streams", (rows, PANEL * panels, depth), (rows, PANEL), 1, k_warps, slices, blocks, chunks=chunks, joined=True)
         free = room(architecture, blocks) - shared_bytes(replace(form, stages=0), numbers)
         stages = min(MAX_STAGES, free // (warps * stage_bytes(numbers)))
         if stages > 2:
@@ -152,12 +149,12 @@ def joined_streams(rows: int, n: int, k: int, numbers: Numbers, architecture: Ar
 
 
 def joined_warpgroups(rows: int, n: int, k: int, numbers: Numbers, architecture: Architecture, sms: int) -> list[Form]:
-    """The same of warpgroups, for one tile of up to 64 rows: one to three blocks of each SM, at once or one after the other."""
+    """The same of warpgroups, for one tile of up to 64 rows."""
     forms = []
-    for columns, own, blocks, rounds in combinations((64, 128, 192, 256), (16, 32), (1, 2), (1, 2, 3)):
+    for columns, own, blocks in combinations((64, 128, 192, 256), (16, 32), (1, 2)):
         tiles, steps = ceil_div(n, columns), ceil_div(k, STEP_K)
-        most = min(sms * rounds // tiles, steps, MAX_JOINED)
-        if most < 2 or rounds < blocks or not _has_registers(rows, columns, own, blocks, numbers):
+        most = min(sms * blocks // tiles, steps, MAX_JOINED)
+        if most < 2 or not _has_registers(rows, columns, own, blocks, numbers):
             continue
         slices = min(range(ceil_div(most, 2), most + 1), key=lambda count: (ceil_div(steps, count), count))
         form = Form("warpgroups", (rows, columns, STEP_K), (rows, own), 1, 1, slices, blocks, joined=True)
@@ -333,10 +330,10 @@ def costs() -> Costs:
 
 def kind_of(forms: Sequence[Form]) -> str:
     """The kind of forms that share a fit: their method, or ``alone`` for streams of weights in blocks without clusters, whose best forms
-    differ; ``joined``, ``joined_alone`` (the next launch not early) or ``joined_warpgroups`` for those whose last block adds up sums."""
+    differ; ``joined`` or ``joined_warpgroups`` for those whose last block adds up sums."""
     method = forms[0].method
     if any(form.joined for form in forms):
-        return "joined_warpgroups" if method == "warpgroups" else "joined" if any(form.late for form in forms) else "joined_alone"
+        return "joined_warpgroups" if method == "warpgroups" else "joined"
     return "alone" if method == "streams" and all(form.slices == 1 for form in forms) else method
 
 

@@ -24,11 +24,9 @@ from gemmgen.ops.weight_forms import (
     STEP_K,
     Form,
     Numbers,
-    costs,
     expected_time,
     joined_streams,
     joined_warpgroups,
-    kind_of,
     room,
     shared_bytes,
     streamed_rows,
@@ -41,6 +39,8 @@ from gemmgen.toolchain.compilation import compile_plan
 
 STREAMED_ROWS = 16
 """Rows up to which warps may stream weights."""
+MIN_JOINED_ROWS = 3
+"""Rows from which on the last of the blocks that divide k may add up their sums: reading fewer rows in every block takes no longer."""
 FEWEST_GROUPED = 8
 """Rows up to which they do."""
 GROUPED_ROWS = (16, 32, 64)
@@ -92,15 +92,15 @@ def form_of(product: Product, numbers: Numbers, architecture: Architecture, sms:
     if pairs and product.rows <= STREAMED_ROWS and product.k % product.aligned_a == 0:
         forms = list(streams(streamed_rows(product.rows), numbers, architecture))
         kinds.append(suited_forms(forms, n, k, sms))
-        kinds.append(joined_streams(streamed_rows(product.rows), n, k, numbers, architecture, sms))
+        if product.rows >= MIN_JOINED_ROWS and not architecture.supports("clusters"):
+            kinds.append(joined_streams(streamed_rows(product.rows), n, k, numbers, architecture, sms))
     if pairs and product.aligned_a == 8 and architecture.supports("wgmma") and (product.rows > FEWEST_GROUPED or not kinds):
         if product.rows > FEW_ROWS:
             return _many_rows(product, numbers, architecture, sms)
         rows = next(rows for rows in GROUPED_ROWS if product.rows <= rows)
         kinds.append(warpgroups(rows, numbers, architecture))
         kinds.append(joined_warpgroups(rows, n, k, numbers, architecture, sms))
-    known = [forms for forms in map(list, kinds) if forms and kind_of(forms) in costs().weights]
-    expected = [expected_time(forms, n, k, numbers, sms) for forms in known]
+    expected = [expected_time(forms, n, k, numbers, sms) for forms in kinds]
     form = min(expected, key=lambda one: one[0])[1] if expected else None
     return form or _tiles(product, numbers, architecture)
 

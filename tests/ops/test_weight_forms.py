@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
-from gemmgen.ops.weight_forms import Form, Numbers, balance, costs, fastest, shared_bytes, streams, suited, traits, warpgroups
-from gemmgen.ops.weight_kernels import Call, Product, call_of, form_of, spec_of
+from gemmgen.ops.weight_forms import Form, Numbers, balance, costs, fastest, kind_of, shared_bytes, streams, suited, traits, warpgroups
+from gemmgen.ops.weight_kernels import Call, Product, call_of, form_of, slices_of, spec_of
 
 DEVICE = find_device("H200")
 RECORDS = Path(__file__).parents[2] / "measurements" / "weight_forms_h200.jsonl"
@@ -44,6 +45,27 @@ def test_older_architectures_get_forms_without_clusters() -> None:
     assert call.form.tile[1] == 32  # 64 columns occupy half of the SMs
 
 
+@pytest.mark.parametrize("numbers", FORMATS, ids=lambda one: f"{one.bits}-{one.group}-{one.zeros}")
+@pytest.mark.parametrize("rows", (3, 16))
+def test_forms_of_older_architectures_have_plans(rows: int, numbers: Numbers) -> None:
+    ampere = find_architecture("sm_80")
+    for n, k in LAYERS:
+        plan = plan_gemm(spec_of(call_of(Product(rows, n, k, 8, 2), numbers, DEVICE, architecture=ampere)), ampere)
+        assert plan.shared_bytes <= ampere.shared_bytes_per_block
+
+
+@pytest.mark.parametrize(
+    ("rows", "architecture", "joined"), [(16, "sm_80", True), (1, "sm_80", False), (64, "sm_90a", True), (8, "sm_90a", False)]
+)
+def test_a_last_block_adds_up_sums_of_deep_layers(rows: int, architecture: str, joined: bool) -> None:
+    """On an H200, 16 x 4096 x 14336 takes 16.9 us by kernels of sm_80 instead of 23.2, 64 rows 18.0 instead of 20.6."""
+    call = call_of(Product(rows, 4096, 14336, 8, 8), Numbers("bf16", 4, 128, True), DEVICE, architecture=find_architecture(architecture))
+    assert call.form.joined == joined
+    plan = plan_gemm(spec_of(call), DEVICE.architecture)
+    slices = slices_of(call, plan, Product(rows, 4096, 14336, 8, 8), DEVICE)
+    assert slices == ({"slices": call.form.slices} if joined else {})
+
+
 @pytest.mark.parametrize(("n", "k", "least"), [(5120, 5120, 0.6), (1000, 4096, 0.2), (152064, 5120, 0.9)])
 def test_layers_that_suit_no_form_are_divided_evenly(n: int, k: int, least: float) -> None:
     ampere = find_architecture("sm_80")
@@ -55,7 +77,8 @@ def test_layers_that_suit_no_form_are_divided_evenly(n: int, k: int, least: floa
 
 def test_the_model_weighs_every_trait() -> None:
     for form in (Form("streams", (8, 64, 256), (8, 32), 3, 1), Form("warpgroups", (64, 128, 128), (64, 16), 4)):
-        assert len(traits(form, 4096, 4096, FORMATS[0], 132)) == len(costs().weights[form.method])
+        for one in (form, replace(form, slices=4, joined=True)):
+            assert len(traits(one, 4096, 4096, FORMATS[0], 132)) == len(costs().weights[kind_of([one])])
     assert fastest((), 4096, 4096, FORMATS[0], 132) is None
 
 
