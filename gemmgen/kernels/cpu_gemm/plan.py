@@ -207,6 +207,16 @@ class BlockedPlan:
         return ((1, self.lanes), *((vectors, steps) for vectors, steps in wide if steps > 0))
 
     @property
+    def short_vectors(self) -> tuple[int, ...]:
+        """The most vectors of columns, of those extents, for no step, one, and so on."""
+        return tuple(max(vectors for vectors, most in self.short_extents if steps <= most) for steps in range(self.lanes + 1))
+
+    @property
+    def neighbour_vectors(self) -> tuple[int, ...]:
+        """Vectors of neighbouring rows whose sums with one column, with two, and so on up to eight stay in registers."""
+        return tuple(max(1, min(8, (2 * self.lanes - 1) // (columns + 1))) for columns in range(1, 9))
+
+    @property
     def fetches_left(self) -> bool:
         """True if the left operand is fetched ahead of its packing."""
         return self.prefetch_packing and self.packs_left
