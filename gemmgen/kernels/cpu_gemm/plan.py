@@ -334,6 +334,17 @@ class CpuGemmPlan(InstancePlan[CpuGemmSpec]):
         return self.blas or self.turns_product or not (self.left if side == "left" else self.right).along_k
 
     @property
+    def turns_eight(self) -> bool:
+        """True if rows of the left operand that lie along k are transposed eight at a time."""
+        return self.adds_eight and (self.blas or self.left.along_k)
+
+    @property
+    def adds_neighbours(self) -> bool:
+        """True if rows of the left operand may be neighbours in memory, whose sums with few columns are lanes of vectors."""
+        lean = cast("BlockedLoops", self.spec.loops).instructions == "extension"
+        return self.adds_eight and not lean and (self.blas or not self.left.along_k)
+
+    @property
     def turns_product(self) -> bool:
         """True if the transposed product may be computed, in which neighbouring rows of the left operand are columns."""
         plain = not self.epilogue and not self.blas and not self.left.along_k
