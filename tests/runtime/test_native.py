@@ -122,7 +122,7 @@ MUTATIONS = {
     "a row ends a lane too late": ("vector_store_first(to, lanes,", "vector_store_first(to, lanes + 1,"),
     "rows of C are one element too far apart": (".ldc = p->ldc", ".ldc = p->ldc + 1"),
     "C is read with beta of 0": ("p->beta == 0.0f ? 0.0f : p->beta * *c", "p->beta * *c"),
-    "the last part is left out": ("1)) < pool.parts", "1)) + 1 < pool.parts"),
+    "the last part is left out": ("turn < parts; ++turn", "turn + 1 < parts; ++turn"),
 }
 
 
