@@ -207,6 +207,11 @@ class BlockedPlan:
         return ((1, self.lanes), *((vectors, steps) for vectors, steps in wide if steps > 0))
 
     @property
+    def short_products(self) -> list[tuple[int, int]]:
+        """Vectors of columns, and steps along k, of all products with a right operand that stays in registers."""
+        return [(vectors, steps) for vectors, most in self.short_extents for steps in range(1, most + 1)]
+
+    @property
     def short_vectors(self) -> tuple[int, ...]:
         """The most vectors of columns, of those extents, for no step, one, and so on."""
         return tuple(max(vectors for vectors, most in self.short_extents if steps <= most) for steps in range(self.lanes + 1))
