@@ -149,7 +149,7 @@ def joined_streams(rows: int, n: int, k: int, numbers: Numbers, architecture: Ar
 
 
 def joined_warpgroups(rows: int, n: int, k: int, numbers: Numbers, architecture: Architecture, sms: int) -> list[Form]:
-    """The same of warpgroups, for one tile of up to 64 rows."""
+    """The same of warpgroups, for one tile of up to 64 rows; none where SMs would have less even parts."""
     forms = []
     for columns, own, blocks in combinations((64, 128, 192, 256), (16, 32), (1, 2)):
         tiles, steps = ceil_div(n, columns), ceil_div(k, STEP_K)
@@ -161,7 +161,7 @@ def joined_warpgroups(rows: int, n: int, k: int, numbers: Numbers, architecture:
         fitting = [stages for stages in (8, 6, 4, 3) if shared_bytes(replace(form, stages=stages), numbers) <= room(architecture, blocks)]
         if fitting:
             forms.append(replace(form, stages=fitting[0]))
-    return even(forms, n, k, sms)
+    return even([form for form in forms if balance(form, n, k, sms) >= NEARLY], n, k, sms)
 
 
 def even(forms: Sequence[Form], n: int, k: int, sms: int) -> list[Form]:
