@@ -36,6 +36,8 @@ GRAPH_SECONDS = 2e-3
 ROUNDS = 9
 AGREEMENT = 2e-2
 """Largest difference allowed, as a part of the largest result: both round to the result's type, and sum in different orders."""
+RESULTS_RANGE = 0.01
+"""Scale of int8 results over the inverse root of k: their standard deviation is then 33."""
 
 WIDTHS = (2560, 3072, 3584, 4096, 5120, 5632, 6144, 7168, 8192, 9216, 12288, 14336, 18432, 28672)
 ROWS = (1, 3, 8, 16, 24, 48, 64, 96, 128, 192, 256, 384, 640, 1024, 1536, 2048, 3000, 4096, 5000, 8192)
@@ -54,6 +56,8 @@ class Kind:
     result: str
     types: tuple[str, str]
     epilogue: Epilogue = "none"
+    scaled: bool = False
+    """True if ours reads a scale for each row and each column; all are equal, and the peer takes their product as one number."""
 
 
 KINDS = {
@@ -61,6 +65,7 @@ KINDS = {
     "f16": Kind("f16", "float16", "float16", ("f16", "f16")),
     "e4m3": Kind("e4m3 to bf16", "float8_e4m3fn", "bfloat16", ("e4m3", "bf16")),
     "int8": Kind("int8 to int32", "int8", "int32", ("s8", "s32")),
+    "int8_scaled": Kind("int8 to int8 with scales", "int8", "int8", ("s8", "s8"), scaled=True),
     "f32": Kind("float32", "float32", "float32", ("f32", "f32")),
     "gelu": Kind("bf16 with bias and GELU (tanh)", "bfloat16", "bfloat16", ("bf16", "bf16"), "bias_gelu"),
 }
@@ -102,7 +107,7 @@ def draw(seed: int, kind: str) -> list[Shape]:
     for _ in range(BLOCKS):
         m, n, k = 64 * rng.randint(8, 60), 64 * rng.randint(8, 60), 64 * rng.randint(16, 90)
         shapes.append(Shape(m, n, k, rng.choice("nt") + rng.choice("nt")))
-    if kind in ("e4m3", "int8"):
+    if kind in ("e4m3", "int8", "int8_scaled"):
         shapes = [Shape(-(-shape.m // BYTE_ROWS) * BYTE_ROWS, shape.n, shape.k, "nt") for shape in shapes if shape.m >= BYTE_ROWS]
     return shapes
 
@@ -128,6 +133,9 @@ def measure(torch: Any, kind: str, shape: Shape) -> Row:
     bias = torch.randn(shape.n, device="cuda").to(result) if types.epilogue != "none" else None
     own, theirs = (torch.empty(shape.m, shape.n, dtype=result, device="cuda") for _ in range(2))
     extra = {} if bias is None else {"bias": bias, "activation": "gelu_tanh"}
+    scale = RESULTS_RANGE / shape.k**0.5 if types.scaled else 1.0
+    if types.scaled:
+        extra = {"scale_a": torch.full((shape.m, 1), scale, device="cuda"), "scale_b": torch.ones(1, shape.n, device="cuda")}
     began = time.perf_counter()
     try:
         ops.matmul(a[0], b[0], out=own, **extra)
@@ -137,7 +145,7 @@ def measure(torch: Any, kind: str, shape: Shape) -> Row:
     torch.cuda.synchronize()
     row.first_call = time.perf_counter() - began
     product = Product(operand(a[0], types.types[0]), operand(b[0], types.types[0]), operand(own, types.types[1]), types.epilogue)
-    peers = [fastest_product(product, (a[index], b[index], theirs), bias, 1.0, 0.0) for index in range(sets)]
+    peers = [fastest_product(product, (a[index], b[index], theirs), bias, scale, 0.0) for index in range(sets)]
     if isinstance(peers[0], str):
         row.note = peers[0]
         return row
