@@ -36,7 +36,8 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         return works
     last = works[-1]
     aside = plan.finishes_aside and plan.store != "partial"
-    shown = float(finishing_shown(max(1.0, last.results), not plan.matrix_c.row_major, plan.tile_m)) if aside else 1.0
+    moves = any(step.matrices or step.placed for step in plan.epilogue)
+    shown = float(finishing_shown(max(1.0, last.results), not plan.matrix_c.row_major, plan.tile_m, moves)) if aside else 1.0
     return (*works[:-1], replace(last, finishing_clocks=finishing / max(1.0, last.blocks) * shown))
 
 

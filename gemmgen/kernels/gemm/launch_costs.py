@@ -22,9 +22,12 @@ WRITTEN_INSTRUCTIONS = {1: 12.0, 2: 12.0, 4: 18.0}
 """Instructions in whose time an element of a further operand is read, or of a further output written, by its bytes: beside GELU, a stored
 bfloat16 added 2.3 us to that tile, a stored float32 3.4 us, and a float32 operand alone 3.5 us."""
 SHOWN, SHOWN_COLUMN_MAJOR, SHOWN_NARROW = 0.12, 0.4, 0.4
-"""Part of the time of an epilogue that shows although another group multiplies meanwhile, and the same of column-major results, and of
-tiles of 64 rows: on an H200, GELU added 1.4 to 3.4% to four large products, and 2.1 and 7% where their transposes were computed; a float32
-operand added 5 to 6% to 3000 x 14336 x 2560 by 128 x 176, and 13% by 64 x 224."""
+"""Part of the time of an epilogue with further matrices that shows although another group multiplies meanwhile, and the same of
+column-major results, and of tiles of 64 rows: on an H200, a float32 operand added 5 to 6% to 3000 x 14336 x 2560 by 128 x 176, and 13% by
+64 x 224."""
+SHOWN_FUNCTIONS, SHOWN_FUNCTIONS_COLUMN_MAJOR, SHOWN_FUNCTIONS_NARROW = 0.01, 0.08, 0.1
+"""The same of an epilogue without such: of 12 products on an H200, GELU by row-major tiles of 128 rows added 0.8 us to what the last tile
+takes alone on average, and as good as nothing where there are ten; to 5000 x 5120 x 6144 by ten column-major tiles 3.8 us."""
 TRANSPOSED_TOGETHER = 1.6
 """Time of an epilogue of groups that finish a column-major tile together, over that of a row-major one: on an H200, bias and GELU added
 2.1 us to 512 x 4096 x 4096 and 1.3 us, 6.3 and 4.9 us to 1024 x 8192 x 4096, 7.1 and 5.6 us to 2048 x 4096 x 4096. 1600 x 1600 x 1600 with
@@ -98,17 +101,20 @@ def finishing_clocks(plan: GemmPlan) -> float:
     return (max(instructions, special) + MOVED * moved) / LANES_PER_CLOCK
 
 
-def finishing_shown(results: Any, column_major: bool, rows: Any) -> Any:
+def finishing_shown(results: Any, column_major: bool, rows: Any, moves: bool) -> Any:
     """Part of an epilogue's time that shows where a group finishes one of a block's results while another multiplies for the next: that of
-    the last result, and a share of the others'. ``rows``: of a tile, a number or a column."""
+    the last result, and a share of the others'. ``rows``: of a tile, a number or a column; ``moves``: True if further matrices are."""
     import numpy as np
 
-    share = SHOWN_COLUMN_MAJOR if column_major else np.where(rows < NARROW_ROWS, SHOWN_NARROW, SHOWN)
+    if moves:
+        share = SHOWN_COLUMN_MAJOR if column_major else np.where(rows < NARROW_ROWS, SHOWN_NARROW, SHOWN)
+    else:
+        narrow = np.where(rows < NARROW_ROWS, SHOWN_FUNCTIONS_NARROW, SHOWN_FUNCTIONS)
+        share = SHOWN_FUNCTIONS_COLUMN_MAJOR if column_major else narrow
     return 1.0 / results + share * (1.0 - 1.0 / results)
 
 
 def finishing_pace(groups: Any) -> Any:
-    """Time of an epilogue's instructions by so many groups of an SM, a number or a column, over that of many: on an H200, bias and GELU,
-    whose two special functions take 1.35 us for a tile of 128 x 160, added 3.0 us where one group finished it, 1.5 us where two did, and
-    2.4 us to tiles of 192 x 192 of three groups, whose special functions take as long."""
-    return 1.0 + 1.2 / groups**3.5
+    """Time of an epilogue's instructions by so many groups of an SM, a number or a column, over that of issuing them at the full rate: on
+    an H200, GELU added 1.2 times that to ten products by two and three groups, on average, and 1.7 times that where one finished a tile."""
+    return 1.2 + 0.6 / groups**3.5
