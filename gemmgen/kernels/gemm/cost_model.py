@@ -7,13 +7,10 @@ from dataclasses import replace
 
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
-from gemmgen.kernels.gemm.launch_costs import Moved, finishing_clocks, finishing_shown, result_bytes
+from gemmgen.kernels.gemm.launch_costs import Moved, finishing_clocks, finishing_shown, lost_rows, result_bytes
 from gemmgen.kernels.gemm.peer import gemm_peer
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.strategies import part_of
-
-UNFILLED = 0.3
-"""Time of a tile that lacks rows for some groups of warps: this share of the missing groups' time is spent nevertheless."""
 
 
 def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
@@ -22,10 +19,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     groups = problem.get("groups", 1)
     tiles = plan.spec.triangles.tiles_of_result((m, n), (plan.tile_m, plan.tile_n)) * batch
     if plan.grouped:
-        # A group's last tile has half of its rows on average; groups of warps without rows skip it.
-        parts = plan.row_parts
-        lost = UNFILLED + (1 - UNFILLED) * (parts + 1) / (2 * parts) - 0.5
-        tiles = (ceil_div(m, plan.tile_m) + round(groups * lost)) * ceil_div(n, plan.tile_n)
+        tiles = (ceil_div(m, plan.tile_m) + round(groups * lost_rows(plan.row_parts))) * ceil_div(n, plan.tile_n)
     factors = float(m * k * plan.row_bits // 8 * (batch if problem.get("stride_a", 1) else 1))
     weights = k * n * plan.weight_bits // 8
     factors += float(sum(weights * (batch * groups if problem.get(factor.batch_stride or "", 1) else 1) for factor in plan.factors_b))

@@ -33,6 +33,8 @@ TRANSPOSED_TOGETHER = 1.6
 2.1 us to 512 x 4096 x 4096 and 1.3 us, 6.3 and 4.9 us to 1024 x 8192 x 4096, 7.1 and 5.6 us to 2048 x 4096 x 4096. 1600 x 1600 x 1600 with
 both took 15.5 us as its transpose, 15.1 as it is."""
 NARROW_ROWS = 128
+UNFILLED = 0.3
+"""Time of a tile that lacks rows for some groups of warps: this share of the missing groups' time is spent nevertheless."""
 FLOAT_BYTES = 4
 REDUCTION_REGISTERS = 40
 
@@ -51,6 +53,12 @@ class Moved:
     def tile_result(self) -> float:
         """Elements of a tile of C."""
         return self.result / max(1, self.tiles)
+
+
+def lost_rows(parts: Any) -> Any:
+    """Tiles whose time a group's last rows take beyond their share, on average half of a tile; ``parts``: groups of warps, a number or a
+    column, that skip a tile without rows for them."""
+    return UNFILLED + (1 - UNFILLED) * (parts + 1) / (2 * parts) - 0.5
 
 
 def held(extent: int, tile: int) -> float:

@@ -16,7 +16,15 @@ from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
-from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, TRANSPOSED_TOGETHER, finishing_clocks, finishing_pace, finishing_shown
+from gemmgen.kernels.gemm.grouping import Grouping
+from gemmgen.kernels.gemm.launch_costs import (
+    FLOAT_BYTES,
+    TRANSPOSED_TOGETHER,
+    finishing_clocks,
+    finishing_pace,
+    finishing_shown,
+    lost_rows,
+)
 from gemmgen.kernels.gemm.request import GemmRequest, alignment_elements, is_stored
 from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
@@ -267,7 +275,9 @@ def points(request: GemmRequest, device: Device, every_store: bool = False) -> l
         return []
     _make_usual_lattices(device.architecture)
     parts = []
-    if request.second is None:
+    if request.groups is not None:
+        stored = [_stored(request, False)] if is_stored(request.c, row_major=True) else []
+    elif request.second is None:
         stored = [_stored(request, column_major) for column_major in (False, True)]
     elif is_stored(request.c, row_major=True):
         request = _side_by_side(request)
@@ -326,7 +336,8 @@ def _store_coordinate(column_major: bool, boxes: bool) -> float:
 
 def _is_plain(request: GemmRequest) -> bool:
     """True if the request asks for nothing that other strategies, or kernels for it alone, do."""
-    plain = request.groups is None and request.weights is None and request.planes is None
+    plain = request.groups is None or (request.grouping == Grouping.SORTED and not request.block_scales)
+    plain = plain and request.weights is None and request.planes is None
     plain = plain and request.triangles == Triangles.ALL and request.depths is None
     plain = plain and (request.second is None or (request.a.type in ("bf16", "f16") and not request.block_scales))
     plain = plain and all(by.block.k == BLOCK_K and by.block.type in SCALE_TYPES for _, by in request.block_scales)
@@ -568,6 +579,11 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     batch = request.c.shape[0] if request.batched else 1
     tiles_m, tiles_n = np.ceil(m / lattice.tile_m), np.ceil(n / lattice.tile_n)
     depth = np.ceil(k / lattice.tile_k)
+    grouped = request.groups is not None
+    if grouped:
+        # Kernels of a group's rows have no clusters. Of two groups of warps and more, each leaves out its rows of a tile if there are none.
+        parts = np.ones_like(tiles_m) if lattice.ping_pong else lattice.consumers
+        tiles_m = tiles_m + np.round(request.groups * lost_rows(parts))
     # A tile wider than the problem needs, clusters that have no second tile to share, slices without a step; or those that wait for SMs: no
     # block multiplies while it sends its sums, and 640 x 8192 x 7168 took 1.5 times as long by two slices in four waves as by whole tiles.
     room = device.sm_count * lattice.resident
@@ -579,6 +595,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         & (depth >= 4 * (lattice.cluster_k - 1))
         & ((lattice.cluster_k == 1) | (batch * tiles_m * tiles_n * lattice.cluster_k <= room))
     )
+    if grouped:
+        wanted &= lattice.cluster_m * lattice.cluster_n * lattice.cluster_k == 1
     if storage.joined and lattice.ping_pong:
         # Groups take turns for nothing where a block has one tile: 72 kernels of two products took 0.2% more than those of one group.
         wanted &= batch * tiles_m * tiles_n > room
@@ -596,7 +614,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     held = np.array([0.0, *(usable(device.sm_count, size) for size in CLUSTERED)])[size_of]
     persistent = held * at.resident * (not storage.scattered and not divided)
     blocks = np.where(persistent > 0, np.minimum(works, persistent), works)
-    results = np.maximum(1, np.ceil(works / blocks))
+    results = np.maximum(1, works / blocks + 0.5 if grouped else np.ceil(works / blocks))
     steps = np.maximum(1, np.ceil(depth / at.cluster_k)) * results
     result_bytes = request.c.element_bytes * (1 + request.accumulates + (request.residual is not None))
     size = request.a.element_bytes
@@ -634,14 +652,14 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         half = np.ones_like(half)
     together = TRANSPOSED_TOGETHER if storage.column_major else 1.0
     shown = finishing_shown(results, storage.column_major, at.tile_m, _reads_matrices(request))
-    if storage.joined:
+    if storage.joined or grouped:
         # Of 96 kernels of two products for 16 rows, those that started early took 3.4% more on an H200, the fastest of them 0.2 to 1.2%.
         starting, half = np.zeros_like(starting), np.zeros_like(half)
     # A block of one tile has its stages bring an operand of the epilogue, too, if a box of it takes the place of a tile of A.
-    staged = not lattice.ping_pong and not storage.column_major and _reads_in_stages(request)
+    staged = not lattice.ping_pong and not storage.column_major and not grouped and _reads_in_stages(request)
     brings = staged & (works <= persistent) & (sizes == 1) & (at.tile_k * size == SPAN_BYTES) & (at.tile_m <= at.tile_n)
     # Such a block of several groups has TMA store further outputs of C's type.
-    boxed = not lattice.ping_pong and not storage.column_major and _stores_in_boxes(request)
+    boxed = not lattice.ping_pong and not storage.column_major and not grouped and _stores_in_boxes(request)
     of_one_tile = brings | (boxed & (works <= persistent) & (sizes == 1) & (at.consumers > 1))
     features = lattice.features.take(chosen, axis=0)
     features[of_one_tile, -1] = 0.0
@@ -679,7 +697,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     side_by_side = (waves <= 1) & (neighbours <= WIDE_BAND) & (not divided)
 
     def spec(place: int, early: bool, copies: bool = False) -> GemmSpec:
-        once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
+        once = streamed if streamed and not grouped and (once_a if streamed == "a" else once_b)[place] else ""
         starts = bool(starting[place] or (early and made.early[place]) or (copies and saved[place] > 0))
         band = {"group": BAND if neighbours[place] <= BAND else WIDE_BAND} if side_by_side[place] else {}
         order = {"along": "major"} if band and larger_b[place] == storage.column_major else {}
