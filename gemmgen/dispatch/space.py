@@ -97,7 +97,7 @@ def _tried_points(request: Request, device: Device) -> _Tried | None:
     import numpy as np
 
     modelled = np.concatenate([seconds_of_many(points.works, device) for points in groups])
-    least = np.concatenate([least_seconds(points.works, device) for points in groups])
+    least = np.concatenate([least_seconds(points.works, device) * points.bounded for points in groups])
     first = np.cumsum([0] + [len(points) for points in groups])
     best = np.sort(np.argsort(bounded_seconds(modelled, least), kind="stable")[:TRIED])
     modelled, least = modelled[best], least[best]

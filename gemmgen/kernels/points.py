@@ -66,6 +66,8 @@ class Points:
     spec: Callable[..., KernelSpec]
     """The spec of a point, by its place; then True if its kernel may start while the work before it still runs, and True if it does where
     that saves time by copying tiles of a constant operand."""
+    bounded: bool = True
+    """False if the model's times stand as they are, without the bounds that keep errors from making them too short."""
 
     def __len__(self) -> int:
         return len(self.features)

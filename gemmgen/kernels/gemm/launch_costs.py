@@ -21,6 +21,11 @@ READ_INSTRUCTIONS = {1: 6.0, 2: 6.0, 4: 18.0}
 WRITTEN_INSTRUCTIONS = {1: 12.0, 2: 12.0, 4: 18.0}
 """Instructions in whose time an element of a further operand is read, or of a further output written, by its bytes: beside GELU, a stored
 bfloat16 added 2.3 us to that tile, a stored float32 3.4 us, and a float32 operand alone 3.5 us."""
+ROUNDED_INTEGER = 12.0
+"""Instructions in whose time an integer sum becomes a float, and the result an 8-bit integer: both conversions run at a part of the rate."""
+SCATTERED_BYTES = 4.0
+"""Time of storing single bytes, by their number, over that of elements of 4 bytes: 3072 x 512 x 4992 with int8 results took 19.0 us on an
+H200 by tiles of the transpose, 13.7 us by its own."""
 SHOWN, SHOWN_COLUMN_MAJOR, SHOWN_NARROW = 0.12, 0.4, 0.4
 """Part of the time of an epilogue with further matrices that shows although another group multiplies meanwhile, and the same of
 column-major results, and of tiles of 64 rows: on an H200, a float32 operand added 5 to 6% to 3000 x 14336 x 2560 by 128 x 176, and 13% by
@@ -59,6 +64,20 @@ def lost_rows(parts: Any) -> Any:
     """Tiles whose time a group's last rows take beyond their share, on average half of a tile; ``parts``: groups of warps, a number or a
     column, that skip a tile without rows for them."""
     return UNFILLED + (1 - UNFILLED) * (parts + 1) / (2 * parts) - 0.5
+
+
+def grouped_results(tiles: Any, across: Any, blocks: Any) -> Any:
+    """Tiles of a block of groups of rows whose ends only the device knows, on average: their number, of which ``across`` have the same rows,
+    may be off by one row of tiles. Numbers or columns."""
+    import numpy as np
+
+    counts = [np.ceil(np.maximum(tiles + off * across, 1.0) / blocks) for off in (-1, 0, 0, 1)]
+    return sum(counts) / len(counts)
+
+
+def scattered(way: str, element_bytes: int) -> float:
+    """Factor on the time of a way of storing, by the bytes of an element."""
+    return SCATTERED_BYTES if way == "elements" and element_bytes == 1 else 1.0
 
 
 def held(extent: int, tile: int) -> float:
@@ -100,6 +119,8 @@ def finishing_clocks(plan: GemmPlan) -> float:
     """Clock cycles in which an SM issues the epilogue's instructions for one element, or computes its special functions if they take
     longer, and moves those of further matrices."""
     instructions = sum(step.instructions for step in plan.epilogue)
+    if plan.matrix_c.type in ("s8", "u8"):
+        instructions += ROUNDED_INTEGER
     special = SPECIAL_INSTRUCTIONS * sum(step.special for step in plan.epilogue)
     written = {name for step in plan.epilogue for name in step.written}
     moved = 0.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.family import Costs
+from gemmgen.kernels.gemm.launch_costs import grouped_results
 from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 
@@ -48,16 +49,19 @@ class Share:
     """Results, where the time between two of them is longer than that of a persistent grid; else 0."""
 
 
-def share_of(plan: TensorPlan, works: int, depth: int) -> Share:
-    """The distribution of ``works`` pieces of ``depth`` steps each over blocks."""
+def share_of(plan: TensorPlan, works: int, depth: int, across: int = 0) -> Share:
+    """The distribution of ``works`` pieces of ``depth`` steps each over blocks. ``across``: of groups of rows, those with the same rows."""
     division = plan.spec.decomposition
     if isinstance(division, StreamK):
         return _streamed(works, depth, division.blocks)
     blocks = min(works, plan.grid.persistent_blocks) if plan.grid.persistent_blocks else works
     if not blocks:
         return Share(0, float(depth), 1.0)
-    # The last tiles of blocks that take the next one each do not come at the same time.
-    results = max(1.0, works / blocks + 0.5) if plan.grid.dynamic else float(ceil_div(works, blocks))
+    if plan.grid.dynamic and across:
+        results = max(1.0, float(grouped_results(works, across, blocks)))
+    else:
+        # The last tiles of blocks that take the next one each do not come at the same time.
+        results = max(1.0, works / blocks + 0.5) if plan.grid.dynamic else float(ceil_div(works, blocks))
     return Share(blocks, depth * results, results)
 
 

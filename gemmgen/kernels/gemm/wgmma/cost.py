@@ -9,7 +9,7 @@ from typing import Any
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.family import Work
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
-from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved, held, reduction_work
+from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved, held, reduction_work, scattered
 from gemmgen.kernels.gemm.tensor_cores.cost import Pace, of_few, share_of
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan
 from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
@@ -63,14 +63,14 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
         tiles = tiles // (tiles_m * tiles_n) * ceil_div(tiles_m, loop.cluster_m) * ceil_div(tiles_n, loop.cluster_n) * loop.sharers
     parts = problem.get("slices", plan.slices) * loop.cluster_k
     works = tiles * parts
-    share = share_of(plan, works, max(1, ceil_div(ceil_div(problem["k"], loop.tile_k), parts)))
+    share = share_of(plan, works, max(1, ceil_div(ceil_div(problem["k"], loop.tile_k), parts)), tiles_n if plan.grouped else 0)
     results = max(1.0, share.results)
     sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
     stored = float(problem["m"] * problem["n"] * problem.get("batch", 1) * FLOAT_BYTES) / max(1, tiles) if partial else moved.tile_result
-    scattered = plan.fragment_store in ("pairs", "elements")
+    apart = plan.fragment_store in ("pairs", "elements")
     # In ping-pong, a group stores while the other multiplies, if TMA does.
     hidden = loop.ping_pong and plan.fragment_store in ("boxes", "partial")
-    added = SCATTERED_READS * len(plan.residuals) if scattered else 0.0
+    added = SCATTERED_READS * len(plan.residuals) if apart else 0.0
     waits = loop.product_sets == loop.blocks_n == loop.min_blocks_per_sm == 1
     scaled = THREE_GROUPS_OPERATIONS if loop.consumers > 2 else WAITING_OPERATIONS if waits else SCALED_OPERATIONS
     scaled += UNEVEN_OPERATIONS * (loop.blocks_n > 1 and loop.tile_n % BLOCK_K > 0)
@@ -93,7 +93,10 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
         * odd_rows(_row_bytes(plan.matrix_b, problem), loop.cluster_m, loop.cluster_n)
         + loop.metadata_bytes,
         in_flight=float(loop.stages),
-        stored_bytes=pace.stores[plan.fragment_store] * stored * (1 + added) * (1 if hidden else results)
+        stored_bytes=pace.stores[plan.fragment_store]
+        * scattered(plan.fragment_store, plan.matrix_c.element_bytes)
+        * stored
+        * (1 + added) * (1 if hidden else results)
         + (sums if loop.cluster_k > 1 else 0.0)
         + store_costs("wgmma")["partial"] * sums * (share.joins + share.left),
         memory_bytes=moved.factors + (0.0 if partial else moved.result),
