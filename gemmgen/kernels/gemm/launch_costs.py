@@ -22,7 +22,7 @@ WRITTEN_INSTRUCTIONS = {1: 12.0, 2: 12.0, 4: 18.0}
 """Instructions in whose time an element of a further operand is read, or of a further output written, by its bytes: beside GELU, a stored
 bfloat16 added 2.3 us to that tile, a stored float32 3.4 us, and a float32 operand alone 3.5 us."""
 ROUNDED_INTEGER = 12.0
-"""Instructions in whose time an integer sum becomes a float, and the result an 8-bit integer: both conversions run at a part of the rate."""
+"""Instructions in whose time an integer sum becomes a float, and the result an 8-bit integer, which run at a part of the rate."""
 SCATTERED_BYTES = 4.0
 """Time of storing single bytes, by their number, over that of elements of 4 bytes: 3072 x 512 x 4992 with int8 results took 19.0 us on an
 H200 by tiles of the transpose, 13.7 us by its own."""
@@ -67,8 +67,8 @@ def lost_rows(parts: Any) -> Any:
 
 
 def grouped_results(tiles: Any, across: Any, blocks: Any) -> Any:
-    """Tiles of a block of groups of rows whose ends only the device knows, on average: their number, of which ``across`` have the same rows,
-    may be off by one row of tiles. Numbers or columns."""
+    """Tiles of a block of groups of rows whose ends only the device knows, on average: their number, of which ``across`` have the same
+    rows, may be off by one row of tiles. Numbers or columns."""
     import numpy as np
 
     counts = [np.ceil(np.maximum(tiles + off * across, 1.0) / blocks) for off in (-1, 0, 0, 1)]

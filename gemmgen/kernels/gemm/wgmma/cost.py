@@ -96,7 +96,8 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
         stored_bytes=pace.stores[plan.fragment_store]
         * scattered(plan.fragment_store, plan.matrix_c.element_bytes)
         * stored
-        * (1 + added) * (1 if hidden else results)
+        * (1 + added)
+        * (1 if hidden else results)
         + (sums if loop.cluster_k > 1 else 0.0)
         + store_costs("wgmma")["partial"] * sums * (share.joins + share.left),
         memory_bytes=moved.factors + (0.0 if partial else moved.result),

@@ -681,7 +681,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         loaded_bytes=loaded_a * odd_rows(_row_bytes(request.a), at.cluster_n, at.cluster_m)
         + loaded_b * odd_rows(_row_bytes(request.b), at.cluster_m, at.cluster_n),
         in_flight=at.stages,
-        stored_bytes=store_costs("wgmma")[way] * scattered(way, request.c.element_bytes) * stored * (1 + added) * (1 if hidden else results) + (sums if divided else 0.0),
+        stored_bytes=store_costs("wgmma")[way] * scattered(way, request.c.element_bytes) * stored * (1 + added) * (1 if hidden else results)
+        + (sums if divided else 0.0),
         memory_bytes=memory_bytes,
         turns=np.full_like(blocks, 2.0 if divided else 1.0),
         results=results,
