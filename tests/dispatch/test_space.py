@@ -280,7 +280,20 @@ def test_pairs_share_tiles_of_rows_off_the_sectors(text, others):
 def test_no_points_without_warpgroups():
     assert space.points(parse_problem("gemm:192,2560,9216,nt,bf16"), device("A100")) == []
     assert space.points(parse_problem("gemm:192,2560,9216,nt"), H200) == []
-    assert space.points(parse_problem("gemm:192,2560,9216,nt,bf16,groups=4"), H200) == []
+    assert space.points(parse_problem("grouped:192,2560,9216,nt,bf16,groups=4,gathered"), H200) == []
+
+
+@pytest.mark.parametrize("text", ["2048,5120,5120,nt,bf16,groups=8", "1024,3072,7168,nt,e4m3_e4m3_bf16,scale_row,scale_column,groups=8"])
+def test_points_of_groups_take_as_long_as_their_plans(text):
+    """Blocks draw whole tiles: 1024 x 3072 x 7168 by 22 tiles of 144 columns fills 132 SMs twice, 24 of 128 fill them three times."""
+    request = parse_problem(f"grouped:{text}").on(H200)
+    fastest = fastest_points(request, H200, selection.MAX_EARLY)
+    assert fastest and all(point.spec.mainloop.tile.n % 16 == 0 for point in fastest)
+    for point in fastest[:6]:
+        found = fitted(Candidate("a point", point.spec), request, H200.architecture)
+        assert not isinstance(found, str) and found[1].grid.dynamic
+        assert set_best(found[1], found[2], H200)[1] == pytest.approx(point.seconds, rel=1e-9)
+    assert choose(request, H200).chosen.candidate.is_point
 
 
 @pytest.mark.parametrize(
