@@ -21,7 +21,7 @@ import numpy as np
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import device as find_device
-from gemmgen.kernels.gemm.cost_model import UNFILLED
+from gemmgen.kernels.gemm.launch_costs import UNFILLED
 from gemmgen.kernels.gemm.plan import GemmPlan
 
 HERE = Path(__file__).resolve().parent
