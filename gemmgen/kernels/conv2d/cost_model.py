@@ -62,6 +62,8 @@ class WarpgroupCosts:
     """The same where such tiles are of more pixels than ``WIDE_WINDOW``, or blocks have several of them."""
     tall_window: float
     """The same where more taps share pixels."""
+    crowded_tall_window: float
+    """The same where blocks have several such tiles."""
     pointwise: float
     """Factor of ``copies`` where the filter has one tap."""
     vector_start: float
@@ -81,11 +83,17 @@ class WarpgroupCosts:
     pixel_rows: float
     """Factor of the products and copies of tiles whose rows are pixels, where TMA copies rows of whole steps that begin at sectors."""
     odd_window_row: float
-    """Factor of such times where taps share pixels."""
+    """Factor of such times where three taps share pixels."""
+    odd_tall_row: float
+    """The same where more do."""
     wide_vectors: float
     """Factor of the products and copies of tiles of ``WIDE_TILE`` pixels whose vectors threads copy, where the filter has one tap."""
     narrow_vectors: float
     """Factor of such tiles with at most ``NARROW_TILE`` output channels, where the filter has several taps."""
+    large_vectors: float
+    """Factor of such tiles of ``LARGE_TILE`` channels and pixels, where the filter has one tap."""
+    narrow_rows: float
+    """Factor of tiles of ``WIDE_TILE`` pixels and at most ``NARROW_TILE`` channels whose rows are pixels that TMA copies."""
     row_stores: float
     """Factor of ``stores`` where rows of products are pixels, the filter has one tap, and a tile ``FEW_STEPS`` steps at most."""
     shared_reads: float
@@ -106,7 +114,8 @@ WARPGROUP_COSTS = {
         scattered=1.1,
         window=0.972,
         crowded_window=1.143,
-        tall_window=0.802,
+        tall_window=0.867,
+        crowded_tall_window=1.05,
         pointwise=0.924,
         vector_start=0.782,
         part_of_row=4.0,
@@ -118,28 +127,32 @@ WARPGROUP_COSTS = {
         pixel_rows=1.074,
         shared_reads=0.369,
         odd_window_row=0.91,
+        odd_tall_row=0.59,
         wide_vectors=1.51,
         narrow_vectors=1.17,
+        large_vectors=1.2,
+        narrow_rows=1.15,
         row_stores=1.1,
     ),
     False: WarpgroupCosts(
-        in_flight=COPIES_IN_FLIGHT,
+        in_flight=0.475,
         issue=TENSOR_CORE_ISSUE,
         window_loads=1.0,
-        loads=COPY_ENGINE_SHARE,
+        loads=0.44,
         stores=STORES_EXPOSED,
-        joined=0.0,
+        joined=200,
         copies=2.41,
         shared=0.0,
-        crowd=0.0,
-        scattered=1.0,
+        crowd=0.285,
+        scattered=1.14,
         window=1.0,
         crowded_window=1.0,
         tall_window=1.0,
+        crowded_tall_window=1.0,
         pointwise=1.61,
         vector_start=0.0,
         part_of_row=3.04,
-        odd_row=2.58,
+        odd_row=3.06,
         part_of_odd_row=4.27,
         odd_row_of_clusters=1.69,
         short_odd_row=1.19,
@@ -147,8 +160,11 @@ WARPGROUP_COSTS = {
         pixel_rows=1.0,
         shared_reads=0.0,
         odd_window_row=1.0,
+        odd_tall_row=1.0,
         wide_vectors=1.0,
         narrow_vectors=1.0,
+        large_vectors=1.0,
+        narrow_rows=1.0,
         row_stores=1.0,
     ),
 }
@@ -156,7 +172,7 @@ WARPGROUP_COSTS = {
 longer than the best: 1.039 times as a mean, 1.059 before. For integers, the times of copies in NHWC are fitted to 47 layers: 1.030, and
 1.033 of layers left out, 1.055 before."""
 
-WIDE_TILE, NARROW_TILE, FEW_STEPS = 256, 112, 4
+WIDE_TILE, NARROW_TILE, LARGE_TILE, FEW_STEPS = 256, 112, 192, 4
 """Pixels and channels of a tile and steps for which a few costs are their own."""
 WIDE_WINDOW = 256
 """Pixels of a tile whose taps share them, from which on it is crowded."""
@@ -266,10 +282,14 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     if not divided and works:
         loaded *= 1 - costs.crowd * (1 - works / (blocks * turns))  # fewer blocks load in the last turn
     crowded = costs.crowded_window if loop.tile_pixels > WIDE_WINDOW or turns > 1 else costs.window
-    slow = (crowded if plan.taps == 3 else costs.tall_window) if plan.windows else 1.0
+    tall = costs.crowded_tall_window if turns > 1 else costs.tall_window
+    slow = (crowded if plan.taps == 3 else tall) if plan.windows else 1.0
     if loop.vectors and loop.tile_pixels == WIDE_TILE:
         slow *= costs.wide_vectors if taps == 1 else costs.narrow_vectors if loop.tile_m <= NARROW_TILE else 1.0
+    slow *= costs.large_vectors if loop.vectors and taps == 1 and loop.tile_m == loop.tile_pixels == LARGE_TILE else 1.0
     slow *= costs.pixel_rows if loop.pixel_rows and copies == 1.0 else 1.0
+    wide_rows = loop.pixel_rows and not loop.vectors and loop.tile_pixels == WIDE_TILE
+    slow *= costs.narrow_rows if wide_rows and loop.tile_m <= NARROW_TILE else 1.0
     stores = costs.stores * (costs.row_stores if taps == 1 and loop.pixel_rows and steps <= FEW_STEPS else 1.0)
     reads = 1 + plan.arrays_like_output
     return Work(
@@ -320,7 +340,7 @@ def _row_copies(plan: WarpgroupPlan, problem: Mapping[str, int], costs: Warpgrou
         return costs.short_row if plan.loop.b.row_bytes < 128 else times
     times *= costs.odd_row_of_clusters if plan.loop.b.blocks > 1 else 1.0
     times *= costs.short_odd_row if plan.loop.b.row_bytes < 128 else 1.0
-    return max(1.0, times * costs.odd_window_row) if plan.windows else times
+    return max(1.0, times * (costs.odd_window_row if plan.taps == 3 else costs.odd_tall_row)) if plan.windows else times
 
 
 def _direct_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:

@@ -208,7 +208,7 @@ def grouped_tile(known: Mapping[str, int], rows: int, columns: int, parts: int) 
 
 def pixels_of_tile(known: Mapping[str, int]) -> tuple[int, int, int]:
     """Rows and columns of pixels of a tile, and warps that share them, for a layer: by the model of their time where tiles are few."""
-    usual = _few_rows(known) or _squares(known) or _usual_pixels(known)
+    usual = _few_rows(known) or _least_work(known) or _usual_pixels(known)
     tile = grouped_tile(known, *usual)
     many = MANY_WIDE_BLOCKS if tile.block >= WIDE else MANY_BLOCKS
     if _blocks(known, tile) >= many * MULTIPROCESSORS or not (known["p"] and known["q"]):
@@ -245,26 +245,37 @@ def _clocks(known: Mapping[str, int], tile: GroupedTile) -> float:
     resident = max(1, min(SHARED_BYTES // (tile.bytes + 1024), WARP_SLOTS * WARP_THREADS // tile.threads, REGISTERS // registers))
     each = _blocks(known, tile) / MULTIPROCESSORS
     waiting = START + steps * (TAP + FRAGMENT * tile.fragments)
-    working = PRODUCT * tile.fragments * tile.parts * tile.slices * steps + COPIED_BYTE * tile.bytes
-    return max(waiting * ceil(max(1.0, each / resident)), working * (ceil(each) if each < MANY_BLOCKS else each))
+    turns = ceil(each) if each < MANY_BLOCKS else each
+    return max(waiting * ceil(max(1.0, each / resident)), _working_clocks(known, tile) * turns)
+
+
+def _working_clocks(known: Mapping[str, int], tile: GroupedTile) -> float:
+    """Clock cycles of a multiprocessor for a block."""
+    steps = known["r"] * known["s"] * tile.steps
+    return PRODUCT * tile.fragments * tile.parts * tile.slices * steps + COPIED_BYTE * tile.bytes
 
 
 FEW_COLUMNS = (8, 10, 6, 4)
 """Columns of tiles of 32 pixels under a stride, where tiles are many: 64 images of 256 channels of 76 x 76 in 32 groups take 75 us, 89 with
 tiles of 5 x 20; eight of ten layers take 0.84 to 0.98 of their time before, two 1.02 and 1.0."""
-SQUARE, FULL_SQUARES, SQUARED = 8, 0.8, 32
-"""Rows and columns of tiles for groups of so many channels in many tiles, where so much of them lies within the image: small tiles, whose
-blocks copy while others multiply. 64 images of 64 x 65 x 65 in two groups take 52 us, 61 with tiles of 5 x 22."""
+HALF_CHUNK = 32
+"""Channels of a block for which tiles are chosen by their work alone, if they are many: 64 images of 768 channels of 27 x 27 in 24 groups
+take 102 us, 125 with tiles of 4 x 27."""
 
 
-def _squares(known: Mapping[str, int]) -> tuple[int, int, int] | None:
-    """A tile with one warp for its pixels; None where other tiles are usual."""
-    p, q = known["p"], known["q"]
-    rows, columns = (max(1, ceil_div(extent, ceil_div(extent, SQUARE) or 1)) for extent in (p, q))
-    columns += columns % 2 if known["stride_h"] % 2 == 0 else 0
-    one = grouped_tile(known, rows, columns, 1)
-    slots = _blocks(known, one) // max(1, known["n"] * ceil_div(known["k"], one.chunk)) * SLICE * one.fragments
-    return (rows, columns, 1) if one.block == SQUARED and slots and p * q >= FULL_SQUARES * slots else None
+def _least_work(known: Mapping[str, int]) -> tuple[int, int, int] | None:
+    """The tile of one or two warps for its pixels by which multiprocessors have least to do; None where other tiles are usual."""
+    if grouped_tile(known, 1, 1, 1).block != HALF_CHUNK or not (known["p"] and known["q"]):
+        return None
+    tiles = [pixels for pixels in _other_pixels(known) if pixels[2] <= 2]
+    least = min(tiles, key=lambda pixels: _work(known, grouped_tile(known, *pixels)), default=None)
+    many = least is not None and _blocks(known, grouped_tile(known, *least)) >= MANY_BLOCKS * MULTIPROCESSORS
+    return least if many else None
+
+
+def _work(known: Mapping[str, int], tile: GroupedTile) -> float:
+    """Clock cycles of multiprocessors for all blocks of a tile."""
+    return _blocks(known, tile) * _working_clocks(known, tile)
 
 
 def _few_rows(known: Mapping[str, int]) -> tuple[int, int, int] | None:
