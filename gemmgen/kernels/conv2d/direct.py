@@ -7,31 +7,26 @@ from dataclasses import dataclass
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
-from gemmgen.core.formulas import Formula
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
-from gemmgen.kernels.conv2d.epilogue import arguments_of, plan_operations, saturation_of
+from gemmgen.kernels.conv2d.epilogue import plan_operations, saturation_of
 from gemmgen.kernels.conv2d.problem import (
-    EXTENT_P,
-    EXTENT_Q,
+    COORDINATES,
     HELPER,
     MAX_EXTENT,
+    OUTPUT_EXTENTS,
     channel_units,
-    dimensions,
     fixed_parameters,
-    integer,
     is_depthwise,
     most_products,
 )
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
-from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
+from gemmgen.kernels.conv2d.sequence import filter_array, packed, single_launch
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.epilogue.sums import stores_of
-from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
-from gemmgen.kernels.tiles.division import divisors_argument
 from gemmgen.kernels.tiles.unrolling import unroll_pragma
 
 LANE_BYTES = 64
@@ -221,61 +216,27 @@ def _reasons(spec: Conv2dSpec) -> Iterator[Reason]:
 
 
 def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tuple[Step, ...], lanes: int) -> LaunchSequence:
-    known = {dimension.name: dimension for dimension in dimensions(spec)}
-    fixed = fixed_parameters(spec)
-    read = arguments_of(steps)
-    zero = [ScalarArgument("zero_point", "f32", "the integer in x that stands for zero", default=0.0)] if spec.zero_point != "none" else []
-    numbers: list[Argument] = [*factor_scalars(spec), *zero, *(argument for argument in read if isinstance(argument, ScalarArgument))]
-    arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
-    filter_type = "s8" if spec.input.type == "u8" else spec.input.type
     blocked = spec.input.layout == "nchw32"
     extents = ("n", f"c // {CHANNELS}", "h", "w", str(CHANNELS)) if blocked else ("n", "h", "w", "c")
     x = packed("x", spec.input.type, "input", extents, f"the images in {spec.input.layout.upper()}")
-    meaning = 'the filter, reordered by gemmgen.layouts.reorder_filter(w, "taps")'
-    filters = packed("filter", filter_type, "input", ("r", "s", "c // groups", "k"), meaning)
-    residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
-    inputs: list[Argument] = [x, filters, *alpha_array(spec), *bias_array(spec), *residual, *arrays]
-    y = output_array(spec, "y", "output", "the result")
-    integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q", *(dim for dim in CONSTANT_NAMES if dim not in fixed))]
-    divided = divisors_argument(_divisors(mainloop, lanes), bool(stores_of(steps)))
-    arguments: list[Argument] = [*inputs, y, *integers, *numbers, divided]
-    launch = KernelLaunch(
-        entry=name,
-        grid=(Formula(_blocks(mainloop, lanes)), Formula("1"), Formula("1")),
-        block=(mainloop.threads, 1, 1),
-        arguments=tuple(argument.name for argument in arguments),
-        programmatic=spec.early_launch,
-    )
+    filters = filter_array(spec, ("r", "s", "c // groups", "k"), "taps")
     results = f"(n * p * q + {mainloop.pixels}) * k"
-    farthest = "max(p * stride_h, q * stride_w) + max(h + r * dilation_h, w + s * dilation_w)"
-    constraints = [
+    limits = [
         ("c % groups == 0", "c must be a multiple of groups; groups have equally many input channels"),
         ("k % groups == 0", "k must be a multiple of groups; groups have equally many output channels"),
-        (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
-        (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
+        *OUTPUT_EXTENTS,
         (f"{results} <= {MAX_EXTENT}", f"{results} must be at most {MAX_EXTENT}; an int counts the results of all threads"),
-        (
-            f"{farthest} <= {MAX_EXTENT}",
-            f"{farthest} must be at most {MAX_EXTENT}; an int holds coordinates in x, padding included",
-        ),
+        COORDINATES,
     ]
     if is_depthwise(spec):
-        constraints.append(("groups == c", "groups must be c: the kernel convolves each channel separately"))
-        constraints.append(("k == c", "k must be c: each channel has one filter"))
+        limits.append(("groups == c", "groups must be c: the kernel convolves each channel separately"))
+        limits.append(("k == c", "k must be c: each channel has one filter"))
     if spec.input.type in ("s8", "u8"):
-        limit = most_products(spec)
-        constraints.append(
-            (f"c // groups * r * s <= {limit}", f"sums must have at most {limit} products each, so that they fit into int32")
-        )
+        most = most_products(spec)
+        limits.append((f"c // groups * r * s <= {most}", f"sums must have at most {most} products each, so that they fit into int32"))
     for name, unit in zip(("c", "k"), channel_units(spec), strict=True):
         if unit > 1:
             condition = f"c == {CHANNELS} * c_blocks" if blocked and name == "c" else f"{name} % {unit} == 0"
-            constraints.append((condition, f"{name} must be a multiple of {unit}, the channels that lie side by side ({HELPER})"))
-    constraints += [(f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it") for name, value in fixed.items()]
-    return LaunchSequence(
-        name,
-        tuple(known.values()),
-        tuple(arguments),
-        (launch,),
-        tuple(Constraint(Formula(condition), explanation) for condition, explanation in constraints),
-    )
+            limits.append((condition, f"{name} must be a multiple of {unit}, the channels that lie side by side ({HELPER})"))
+    divisors, blocks = _divisors(mainloop, lanes), _blocks(mainloop, lanes)
+    return single_launch(spec, name, x, filters, steps, divisors, limits, blocks=blocks, threads=mainloop.threads)

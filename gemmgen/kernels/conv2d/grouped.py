@@ -14,21 +14,19 @@ from typing import Protocol
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
-from gemmgen.core.formulas import Formula, ceil_div, round_up
+from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
-from gemmgen.kernels.conv2d.epilogue import arguments_of, plan_operations
+from gemmgen.kernels.conv2d.epilogue import plan_operations
 from gemmgen.kernels.conv2d.layouts import FilterOrder
-from gemmgen.kernels.conv2d.problem import EXTENT_P, EXTENT_Q, MAX_EXTENT, dimensions, fixed_parameters, integer
+from gemmgen.kernels.conv2d.problem import COORDINATES, MAX_EXTENT, OUTPUT_EXTENTS, fixed_parameters
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
-from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
+from gemmgen.kernels.conv2d.sequence import filter_array, packed, single_launch
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, GroupedMainloop
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.epilogue.sums import stores_of
 from gemmgen.kernels.family import SharedRegion
-from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
-from gemmgen.kernels.tiles.division import divisors_argument
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 from gemmgen.kernels.tiles.unrolling import unroll_argument
 
@@ -453,44 +451,25 @@ def tiled_sequence(
     spec: Conv2dSpec, tile: PixelTile, name: str, steps: tuple[Step, ...], filter_extents: tuple[str, ...], order: FilterOrder
 ) -> LaunchSequence:
     """One launch, with a block for each tile of pixels and chunk of output channels."""
-    known = {dimension.name: dimension for dimension in dimensions(spec)}
-    fixed = fixed_parameters(spec)
-    read = arguments_of(steps)
-    numbers: list[Argument] = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
-    arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
     x = packed("x", spec.input.type, "input", ("n", "h", "w", "c"), "the images in NHWC")
-    meaning = f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")'
-    filters = packed("filter", spec.input.type, "input", filter_extents, meaning)
-    residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
-    inputs: list[Argument] = [x, filters, *alpha_array(spec), *bias_array(spec), *residual, *arrays]
-    y = output_array(spec, "y", "output", "the result")
-    integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q", *(dim for dim in CONSTANT_NAMES if dim not in fixed))]
     divisors = {
         "chunks": f"ceil_div(k, {tile.chunk})",
         "tiles_q": f"max(ceil_div(q, {tile.columns}), 1)",
         "tiles_p": f"max(ceil_div(p, {tile.rows}), 1)",
     }
-    arguments: list[Argument] = [*inputs, y, *integers, *numbers, divisors_argument(divisors, bool(stores_of(steps)))]
-    launch = KernelLaunch(
-        entry=name,
-        grid=(Formula(f"n * {divisors['tiles_p']} * {divisors['tiles_q']} * {divisors['chunks']}"), Formula("1"), Formula("1")),
-        block=(tile.threads, 1, 1),
-        arguments=tuple(argument.name for argument in arguments),
-        dynamic_shared_bytes=Formula(str(tile.bytes)),
-        programmatic=spec.early_launch,
-    )
-    farthest = "max(p * stride_h, q * stride_w) + max(h + r * dilation_h, w + s * dilation_w)"
-    constraints = [
-        (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
-        (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
-        (f"n * p * q <= {MAX_EXTENT}", f"n p q must be at most {MAX_EXTENT}; an int counts the pixels of y"),
-        (f"{farthest} <= {MAX_EXTENT}", f"{farthest} must be at most {MAX_EXTENT}; an int holds coordinates in x, padding included"),
-    ]
-    constraints += [(f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it") for name, value in fixed.items()]
-    return LaunchSequence(
+    return single_launch(
+        spec,
         name,
-        tuple(known.values()),
-        tuple(arguments),
-        (launch,),
-        tuple(Constraint(Formula(condition), explanation) for condition, explanation in constraints),
+        x,
+        filter_array(spec, filter_extents, order),
+        steps,
+        divisors,
+        [
+            *OUTPUT_EXTENTS,
+            (f"n * p * q <= {MAX_EXTENT}", f"n p q must be at most {MAX_EXTENT}; an int counts the pixels of y"),
+            COORDINATES,
+        ],
+        blocks=f"n * {divisors['tiles_p']} * {divisors['tiles_q']} * {divisors['chunks']}",
+        threads=tile.threads,
+        shared_bytes=tile.bytes,
     )

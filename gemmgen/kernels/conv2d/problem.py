@@ -70,6 +70,23 @@ def output_extent(size: str, padding: str, filter_size: str, stride: str, dilati
 EXTENT_P = output_extent("h", "padding_h", "r", "stride_h", "dilation_h")
 EXTENT_Q = output_extent("w", "padding_w", "s", "stride_w", "dilation_w")
 
+OUTPUT_EXTENTS = (
+    (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
+    (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
+)
+_REACH = "max(p * stride_h, q * stride_w) + max(h + r * dilation_h, w + s * dilation_w)"
+COORDINATES = (f"{_REACH} <= {MAX_EXTENT}", f"{_REACH} must be at most {MAX_EXTENT}; an int holds coordinates in x, padding included")
+
+
+def specialised(fixed: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Constraints of a kernel whose source holds ``fixed``, with their explanations."""
+    return [(f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it") for name, value in fixed.items()]
+
+
+def explained(limits: Sequence[tuple[str, str]]) -> tuple[Constraint, ...]:
+    """Constraints of conditions and their explanations."""
+    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in limits)
+
 
 def dimensions(spec: Conv2dSpec) -> tuple[Dimension, ...]:
     """All integers of a problem."""
@@ -152,8 +169,7 @@ def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
         ("c == 32 * c_blocks", f"c must be a multiple of 32, as x holds blocks of 32 channels ({HELPER})"),
         ("c % (32 * groups) == 0", f"c / groups must be a multiple of 32, the channels of a block of x ({HELPER})"),
         ("k % (32 * groups) == 0", f"k / groups must be a multiple of 32, the channels of a block of y ({HELPER})"),
-        (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
-        (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
+        *OUTPUT_EXTENTS,
         (
             f"c // groups * r * s <= {spec.maximum_depth}",
             f"sums must have at most {spec.maximum_depth} products each, "
@@ -166,7 +182,7 @@ def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
             "an int holds their offsets",
         ),
     ]
-    limits += [(f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it") for name, value in fixed.items()]
+    limits += specialised(fixed)
     if table and not ("r" in fixed and "s" in fixed):
         limits.append(
             (
@@ -175,7 +191,7 @@ def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
             )
         )
         limits += [(f"{name} <= {MAX_LAUNCH_EXTENT}", f"{name} must be at most {MAX_LAUNCH_EXTENT}") for name in ("r", "s")]
-    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in limits)
+    return explained(limits)
 
 
 SIZE_NAMES = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "padding_h")

@@ -9,7 +9,7 @@ from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.conv2d.epilogue import arguments_of, output_layout, packed_strides
 from gemmgen.kernels.conv2d.layouts import FilterOrder
-from gemmgen.kernels.conv2d.problem import constraints, dimensions, integer
+from gemmgen.kernels.conv2d.problem import PARAMETERS, constraints, dimensions, explained, fixed_parameters, integer, specialised
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.operations import argument_name
 from gemmgen.kernels.epilogue.steps import Step
@@ -64,12 +64,11 @@ def build_sequence(
     divides by, by name; ``tile``: pixels and channels of a block.
     """
     known = {dimension.name: dimension for dimension in dimensions(spec)}
-    read = arguments_of(steps)
-    factors = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
-    bias, residual = bias_array(spec), _residual(spec)
-    inputs: list[Argument] = [_input(), _filter(filter_order)]
-    arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
-    extra: list[Argument] = [*bias, *residual, *arrays, output_array(spec, "y", "output", "the result")]
+    layer = layer_arguments(spec, steps)
+    factors = layer.numbers
+    filters = filter_array(spec, ("c_blocks // groups", "r", "s", "k", "32"), filter_order)
+    inputs: list[Argument] = [packed("x", "s8", "input", ("n", "c_blocks", "h", "w", "32"), "the images in NCHW32"), filters]
+    extra: list[Argument] = [*layer.inputs, layer.output]
     partial: list[Argument] = [_partial(spec)] if spec.split_k > 1 else []
     integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q")] + [integer(known[dim]) for dim in passed]
     host: list[Argument] = [divisors_argument(divisors, bool(stores_of(steps)))] if divisors else []
@@ -123,55 +122,90 @@ def packed(name: str, kind: DataType, role: ArrayRole, extents: tuple[str, ...],
     )
 
 
-def _input() -> ArrayArgument:
-    return packed("x", "s8", "input", ("n", "c_blocks", "h", "w", "32"), "the images in NCHW32")
-
-
-def _filter(order: FilterOrder) -> ArrayArgument:
+def filter_array(spec: Conv2dSpec, extents: tuple[str, ...], order: FilterOrder) -> ArrayArgument:
+    """The filter, whose numbers have the sign that those of x may lack."""
     meaning = f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")'
-    return packed("filter", "s8", "input", ("c_blocks // groups", "r", "s", "k", "32"), meaning)
+    return packed("filter", "s8" if spec.input.type == "u8" else spec.input.type, "input", extents, meaning)
 
 
-def output_array(spec: Conv2dSpec, name: str, role: ArrayRole, meaning: str) -> ArrayArgument:
+def _output_array(spec: Conv2dSpec, name: str, role: ArrayRole, meaning: str) -> ArrayArgument:
     """An array like y."""
     array = packed(name, spec.output.type, role, output_layout(spec), f"{meaning} in {spec.output.layout.upper()}")
     in_place = [argument_name(operand.name) for operation in spec.epilogue for operand in operation.operands() if operand.in_place]
     return replace(array, shares=in_place[0]) if name == "y" and in_place else array
 
 
-def alpha_array(spec: Conv2dSpec) -> list[Argument]:
-    """The factors of output channels, if each has its own."""
-    if spec.alpha != "channel":
-        return []
-    return [packed("alpha", "f32", "input", ("k",), "factor of the convolution for each output channel")]
+@dataclass(frozen=True)
+class LayerArguments:
+    """The arguments of a layer beside x, the filter and its integers."""
+
+    inputs: list[Argument]
+    """Factors of output channels, bias, z, and what the epilogue reads and writes beside y."""
+    output: ArrayArgument
+    numbers: list[Argument]
+    """The numbers that results are composed with."""
 
 
-def bias_array(spec: Conv2dSpec) -> list[Argument]:
-    """The bias, if there is one."""
-    if spec.bias == "none":
-        return []
-    return [packed("bias", spec.bias, "input", ("k",), "one value for each output channel")]
+def layer_arguments(spec: Conv2dSpec, steps: Sequence[Step], *added: Argument) -> LayerArguments:
+    """The arguments of a layer with the epilogue ``steps``; ``added``: arrays of a strategy, after z."""
+    read = arguments_of(steps)
+    inputs: list[Argument] = []
+    if spec.alpha == "channel":
+        inputs.append(packed("alpha", "f32", "input", ("k",), "factor of the convolution for each output channel"))
+    if spec.bias != "none":
+        inputs.append(packed("bias", spec.bias, "input", ("k",), "one value for each output channel"))
+    if spec.residual:
+        inputs.append(_output_array(spec, "z", "input", "added to the result"))
+    inputs += [*added, *(argument for argument in read if isinstance(argument, ArrayArgument))]
+    numbers = [*_factors(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
+    return LayerArguments(inputs, _output_array(spec, "y", "output", "the result"), numbers)
 
 
-def _residual(spec: Conv2dSpec) -> list[Argument]:
-    return [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
+def single_launch(
+    spec: Conv2dSpec,
+    name: str,
+    x: ArrayArgument,
+    filters: ArrayArgument,
+    steps: Sequence[Step],
+    divisors: Mapping[str, str],
+    limits: Sequence[tuple[str, str]],
+    *,
+    blocks: str,
+    threads: int,
+    shared_bytes: int = 0,
+) -> LaunchSequence:
+    """The sequence of a kernel that computes all of y in one launch of ``blocks``; ``limits``: conditions and their explanations."""
+    known, fixed = {dimension.name: dimension for dimension in dimensions(spec)}, fixed_parameters(spec)
+    layer = layer_arguments(spec, steps)
+    integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q", *(dim for dim in PARAMETERS if dim not in fixed))]
+    divided = divisors_argument(divisors, bool(stores_of(steps)))
+    arguments: list[Argument] = [x, filters, *layer.inputs, layer.output, *integers, *layer.numbers, divided]
+    launch = KernelLaunch(
+        entry=name,
+        grid=(Formula(blocks), Formula("1"), Formula("1")),
+        block=(threads, 1, 1),
+        arguments=tuple(argument.name for argument in arguments),
+        dynamic_shared_bytes=Formula(str(shared_bytes)),
+        programmatic=spec.early_launch,
+    )
+    return LaunchSequence(name, tuple(known.values()), tuple(arguments), (launch,), explained([*limits, *specialised(fixed)]))
 
 
 def _partial(spec: Conv2dSpec) -> ArrayArgument:
     return packed("partial", "s32", "workspace", (str(spec.split_k), "k // 32", "n * p * q", "32"), "the sums of each part")
 
 
-def factor_scalars(spec: Conv2dSpec) -> list[Argument]:
-    """The numbers that results are composed with."""
-    if spec.output.type == "s32":
-        return []
+def _factors(spec: Conv2dSpec) -> list[Argument]:
     scalars: list[Argument] = []
-    if spec.alpha == "argument":
+    scaled = spec.output.type != "s32"
+    if scaled and spec.alpha == "argument":
         scalars.append(ScalarArgument("alpha", "f32", "factor of the convolution", default=1.0))
-    if spec.bias != "none" and spec.beta == "argument":
+    if scaled and spec.bias != "none" and spec.beta == "argument":
         scalars.append(ScalarArgument("beta", "f32", "factor of the bias", default=1.0))
-    if spec.residual and spec.gamma == "argument":
+    if scaled and spec.residual and spec.gamma == "argument":
         scalars.append(ScalarArgument("gamma", "f32", "factor of z", default=1.0))
+    if spec.zero_point != "none":
+        scalars.append(ScalarArgument("zero_point", "f32", "the integer in x that stands for zero", default=0.0))
     return scalars
 
 

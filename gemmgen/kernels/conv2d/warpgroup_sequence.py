@@ -8,19 +8,19 @@ from functools import partial
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware import tensor_map as tma
-from gemmgen.kernels.conv2d.epilogue import arguments_of
 from gemmgen.kernels.conv2d.layouts import FILLED_ELEMENTS, NEIGHBOURS, FilterOrder
 from gemmgen.kernels.conv2d.problem import (
-    EXTENT_P,
-    EXTENT_Q,
     MAX_EXTENT,
+    OUTPUT_EXTENTS,
     channel_units,
     dimensions,
+    explained,
     fixed_parameters,
     integer,
     most_products,
+    specialised,
 )
-from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
+from gemmgen.kernels.conv2d.sequence import filter_array, layer_arguments, packed
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.conv2d.warpgroup import BLOCKS_OF_A_MAP, PixelLoop, StagedOutput, StagedRows
 from gemmgen.kernels.epilogue.steps import Step
@@ -32,7 +32,6 @@ from gemmgen.kernels.launch import (
     Im2colWalk,
     KernelLaunch,
     LaunchSequence,
-    ScalarArgument,
     TensorMapArgument,
     grid_in_turn,
 )
@@ -65,28 +64,14 @@ def warpgroup_sequence(
     kernel divides by, by name; ``taps``: filter taps that share pixels; ``maps_of_x``: tensor maps that it takes; ``walks``: copies walk
     through images."""
     known = {dimension.name: dimension for dimension in dimensions(spec)}
-    read = arguments_of(steps)
-    zero = [ScalarArgument("zero_point", "f32", "the integer in x that stands for zero", default=0.0)] if spec.zero_point != "none" else []
-    numbers: list[Argument] = [*factor_scalars(spec), *zero, *(argument for argument in read if isinstance(argument, ScalarArgument))]
-    arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
-    filter_type = "s8" if spec.input.type == "u8" else spec.input.type
     blocked = spec.input.layout == "nchw32"
     depth = _filled_depth(spec)
     extents = ("n", "c_blocks", "h", "w", "32") if blocked else ("n", "h", "w", "c")
     x = packed("x", spec.input.type, "input", extents, f"the images in {spec.input.layout.upper()}")
-    filters = packed(
-        "filter",
-        filter_type,
-        "input",
-        (
-            f"round_up(k, {NEIGHBOURS})" if order in ("neighbours", "filled_neighbours") else "k",
-            *((depth,) if loop.vectors else ("r", "s", _inputs(spec))),
-        ),
-        f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")',
-    )
-    y = output_array(spec, "y", "output", "the result")
-    residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
-    extra: list[Argument] = [*alpha_array(spec), *bias_array(spec), *residual, *_tap_sums(spec), *arrays]
+    rows = f"round_up(k, {NEIGHBOURS})" if order in ("neighbours", "filled_neighbours") else "k"
+    filters = filter_array(spec, (rows, *((depth,) if loop.vectors else ("r", "s", _inputs(spec)))), order)
+    layer = layer_arguments(spec, steps, *_tap_sums(spec))
+    extra, y, numbers = layer.inputs, layer.output, layer.numbers
     of_x = [_block_map(loop, index) for index in range(maps_of_x)] if blocked else [_pixel_map(loop, walks, taps)]
     if loop.vectors:
         of_x = []
@@ -141,11 +126,11 @@ def _filled_depth(spec: Conv2dSpec) -> str:
 def _reach(spec: Conv2dSpec) -> tuple[Constraint, ...]:
     """Constraints of kernels whose threads copy x: ints hold coordinates and products of a sum."""
     most = MAX_EXTENT
-    explained = [(f"r * s * {_inputs(spec)} <= {most}", f"sums must have at most {most} products, which an int counts")]
+    limits = [(f"r * s * {_inputs(spec)} <= {most}", f"sums must have at most {most} products, which an int counts")]
     for extent, axis, taps in (("rows", "h", "r"), ("columns", "w", "s")):
         reach = f"{axis} + 2 * padding_{axis} + dilation_{axis} * {taps}"
-        explained.append((f"{reach} <= {most}", f"{extent} of an image with its padding, and a filter beyond, must be at most {most}"))
-    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in explained)
+        limits.append((f"{reach} <= {most}", f"{extent} of an image with its padding, and a filter beyond, must be at most {most}"))
+    return explained(limits)
 
 
 def _filter_map(loop: PixelLoop, filters: ArrayArgument, inputs: str, depth: str) -> TensorMapArgument:
@@ -268,8 +253,7 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
         )
         constraints.append((f"k % {unit_k} == 0", f"k must be a multiple of {unit_k}; {why}"))
     constraints += [
-        (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
-        (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
+        *OUTPUT_EXTENTS,
         (f"groups == {groups}", f"groups must be {groups}"),
         (
             f"n * p * {columns} <= {MAX_EXTENT - 1024}",
@@ -284,11 +268,7 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
                 f"sums must have at most {most_products(spec)} products each, so that they fit into int32",
             )
         )
-    constraints += [
-        (f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it")
-        for name, value in fixed.items()
-        if name != "groups"
-    ]
+    constraints += specialised({name: value for name, value in fixed.items() if name != "groups"})
     if walks:
         corner, offset = FARTHEST[spec.input.layout]
         for axis, taps in (("h", "r"), ("w", "s")):
@@ -304,4 +284,4 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
                     "the limit of TMA's offsets",
                 ),
             ]
-    return tuple(Constraint(Formula(condition), explanation) for condition, explanation in constraints)
+    return explained(constraints)
