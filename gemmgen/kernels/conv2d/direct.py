@@ -234,9 +234,9 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
     if spec.input.type in ("s8", "u8"):
         most = most_products(spec)
         limits.append((f"c // groups * r * s <= {most}", f"sums must have at most {most} products each, so that they fit into int32"))
-    for name, unit in zip(("c", "k"), channel_units(spec), strict=True):
+    for channels, unit in zip(("c", "k"), channel_units(spec), strict=True):
         if unit > 1:
-            condition = f"c == {CHANNELS} * c_blocks" if blocked and name == "c" else f"{name} % {unit} == 0"
-            limits.append((condition, f"{name} must be a multiple of {unit}, the channels that lie side by side ({HELPER})"))
+            condition = f"c == {CHANNELS} * c_blocks" if blocked and channels == "c" else f"{channels} % {unit} == 0"
+            limits.append((condition, f"{channels} must be a multiple of {unit}, the channels that lie side by side ({HELPER})"))
     divisors, blocks = _divisors(mainloop, lanes), _blocks(mainloop, lanes)
     return single_launch(spec, name, x, filters, steps, divisors, limits, blocks=blocks, threads=mainloop.threads)

@@ -91,3 +91,8 @@ def test_a_spec_that_cannot_work_says_why(fields: dict[str, Any], reason: str) -
     with pytest.raises(PlanError) as caught:
         api.plan(fields)
     assert reason in {found.code for found in caught.value.reasons}
+
+
+def test_a_sequence_has_the_name_of_its_kernel() -> None:
+    plan = api.plan("conv2d/direct/int8", "sm_80")
+    assert plan.sequence.name == plan.sequence.launches[0].entry == plan.name
