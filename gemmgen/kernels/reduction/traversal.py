@@ -25,6 +25,9 @@ MAX_FLAT_ROW_LENGTH = 64
 SHORTEST_ROWS = {2: 12, 4: 10}
 """Elements of rows up to which a thread reads them one by one, of two rows, by the bytes of an element. The L1 then gives what other loads
 have brought: 1442559 x 5 of float32 take 9.5 us, 13.9 through shared memory; 1100001 x 10 of halves 7.8 and 12.3."""
+PAIRED_ROWS = range(20, 33)
+"""Elements of four bytes of rows that begin anywhere and that two threads share: 300000 x 23 take 8.4 us, 15.0 through shared memory,
+1094916 x 27 take 35.5 and 44.1."""
 MAX_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, for any alignment of rows."""
 FLAT_COLUMN_THREADS, MAX_SHORT_THREADS = 512, 704
@@ -240,6 +243,9 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
             TensorRows, "tensor_rows", threads=LANE_THREADS, vector=vector, unroll=loads, kept=1, reduced=1, wide=False, lanes=1
         )
         return Traversal(alone, vector, 1, kept, reduced)
+    if packed and ragged and size == 4 and inner.extent in PAIRED_ROWS and not types.has_index and results <= MAX_COUNTED:
+        pair = _checked(TensorRows, "tensor_rows", threads=LANE_THREADS, vector=vector, unroll=2, kept=1, reduced=1, wide=False, lanes=2)
+        return Traversal(pair, 1, 1, kept, reduced)
     if packed and inner.extent <= MAX_FLAT_ROW_LENGTH and (ragged or inner.extent * size < 4 * VECTOR_BYTES) and results <= MAX_COUNTED:
         longest = min(MAX_FLAT_ROW_LENGTH, max(8, power_of_two(inner.extent), LOADS * vector))
         threads = max(32, min(THREADS, SHARED_BYTES // (longest * size)))
