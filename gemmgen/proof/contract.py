@@ -113,6 +113,7 @@ class Array:
     """An array in global memory as the kernel may use it; an axis of contiguous elements comes last."""
 
     name: str
+    type: str
     element_bytes: int
     shape: tuple[Term, ...]
     strides: tuple[Term, ...]
@@ -223,6 +224,7 @@ class Contract:
         order = sorted(range(len(shape)), key=lambda axis: isinstance(strides[axis], int) and strides[axis] == 1)
         return Array(
             argument.name,
+            argument.type,
             ELEMENTS[argument.type].bytes,
             tuple(shape[axis] for axis in order),
             tuple(strides[axis] for axis in order),

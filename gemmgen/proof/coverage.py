@@ -99,6 +99,8 @@ class Product:
     results: Mapping[str, tuple[str, ...]]
     types: Mapping[str, str]
     """The types of the operands' elements."""
+    result: str
+    """The type of the results' elements."""
 
 
 def product_of(sequence: LaunchSequence) -> Product | None:
@@ -116,7 +118,8 @@ def product_of(sequence: LaunchSequence) -> Product | None:
         return None
     (dimension,) = over
     types = {array.name: array.type for array in sequence.arrays if array.name in operands}
-    return Product(dimension, operands, results, types) if all(dimension in shape for shape in operands.values()) else None
+    (result,) = (array.type for array in sequence.arrays if array.writes)
+    return Product(dimension, operands, results, types, result) if all(dimension in shape for shape in operands.values()) else None
 
 
 def coverage(lifter: Lifter, product: Product) -> Verdict:
@@ -176,6 +179,7 @@ class _Coverage:
         self._carried: dict[tuple[int, str, int, int], Element | None] = {}
         self._carried_sums: dict[tuple[int, str], Sum | None] = {}
         self._failures: dict[tuple[object, ...], str] = {}
+        self._types: dict[tuple[int, str], str | None] = {}
         self._pieces: dict[tuple[object, ...], Data] = {}
         self._lanes: Numbers = np.arange(self._threads, dtype=np.int64) % WARP_THREADS
         self._warps: Numbers = np.arange(self._threads, dtype=np.int64) // WARP_THREADS
@@ -680,6 +684,8 @@ class _Coverage:
         for number, data in enumerate(stored):
             indices = [self._at.form(index, store.path) for index in self._indices(store, number * size)]
             places = dict(zip(self._axes[array.name], indices, strict=True))
+            if (kind := self._type(data, store.path)) != self._product.result:
+                raise NotShown(f"{kind or 'a number of no known type'} is stored in {array.name}, whose type is {self._product.result}")
             whole = 0
             for way, value, _ in self._sums_in(data, store.path):
                 whole += 1
@@ -689,6 +695,42 @@ class _Coverage:
                     raise NotShown(f"the sum may end before {self._product.dimension}; not shown: {formula(value.count >= self._k)}")
             if not whole:
                 raise NotShown("no sum of products is stored")
+
+    def _type(self, data: Data, path: Path) -> str | None:
+        """The type that a number was computed or converted to from a sum; empty for constants and parameters, None if it is not known."""
+
+        def fits(part: Data, kind: str) -> bool:
+            return self._plain(part, path, True) or self._type(part, path) in ("", kind)
+
+        match data:
+            case Number():
+                return ""
+            case Fused(kind, a, b, c):
+                whole = self._sum(data, path) is not None
+                return kind if whole or all(fits(each, kind) for each in (a, b, c)) else None
+            case Multiplied(product):
+                return product.result
+            case Widened(part, kind, into):
+                return into if fits(part, kind) else None
+            case Packed((part,)):
+                return self._type(part, path)
+            case Chosen():
+                return _common({self._type(leaf, way) for way, leaf in self._leaves(data, path)})
+            case Carried(iteration, name):
+                key = (iteration.get_id(), name)
+                if key not in self._types:
+                    self._types[key] = ""  # as far as iterations pass it on
+                    loop = self._at.loop(iteration)
+                    ways = ((loop.before, loop.entry), (loop.after, loop.again))
+                    self._types[key] = _common({self._type(contents[name], way) for contents, way in ways if name in contents})
+                return self._types[key]
+            case Applied("selp", operands):
+                return _common({self._type(each, path) for each in operands})
+            case Applied(_, operands, _, (into, kind)):
+                return into if all(fits(each, kind) for each in operands) else None
+            case Loaded(access, _, size) if (array := self._known.contract.arrays.get(access.base or "")) is not None:
+                return array.type if size == array.element_bytes else None
+        return None
 
     def _sums_in(self, data: Data, path: Path) -> Iterator[tuple[Path, Sum, Data]]:
         """The one sum that a stored value is made from, on each way, and its register. Raises ``NotShown`` if there are more."""
@@ -800,6 +842,12 @@ def _reads_short_bits_as_floats(function: Function) -> bool:
             break
         short |= more
     return any(target.type == "f32" and target.name in short for each in copies for target in written(each))
+
+
+def _common(kinds: set[str | None]) -> str | None:
+    """The one type of some numbers, of which constants have any."""
+    several = kinds - {""}
+    return "" if not several else several.pop() if len(several) == 1 else None
 
 
 def _addend(link: Fused | Multiplied) -> Data:

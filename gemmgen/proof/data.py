@@ -131,6 +131,8 @@ class Applied:
     opcode: str
     operands: Sequence[Data]
     compared: Sequence[Data] = ()
+    types: tuple[str, str] = ("", "")
+    """Types of the result and of the operands."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +173,8 @@ class TileProduct:
     k: int
     type: str
     """The type of the elements of A and B."""
+    result: str
+    """The type of the results."""
     element_bytes: int
     path: tuple[Condition, ...]
     """Conditions under which the warp carries it out."""
@@ -283,7 +287,8 @@ def results(
         return [UNKNOWN] * count
     inputs = [content(operand, data) for operand in operands[1:]]
     if opcode == "cvt" and len(inputs) == 2 and instruction.type in ("bf16x2", "f16x2"):
-        return [Packed([Applied(opcode, [each]) for each in inputs[::-1]])]
+        half = instruction.type.removesuffix("x2")
+        return [Packed([Applied(opcode, [each], types=(half, "f32")) for each in inputs[::-1]])]
     if opcode == "mov":
         given = operands[1]
         as_float = isinstance(target, Register) and target.type == "f32" and isinstance(given, Register) and given.type not in FLOATS
@@ -299,7 +304,7 @@ def results(
     if opcode == "mul" and instruction.type in ("f32", "f64") and "sat" not in instruction.modifiers:
         return [Fused(instruction.type, inputs[0], inputs[1], ZERO)]
     if opcode in LANE_LOCAL and (is_float or any(not isinstance(each, Number | Unknown) for each in inputs)):
-        return [Applied(opcode, inputs)]
+        return [Applied(opcode, inputs, types=(instruction.types[0], instruction.types[-1]) if instruction.types else ("", ""))]
     return [UNKNOWN]
 
 
@@ -316,7 +321,7 @@ def _tile_product(instruction: Instruction, data: Mapping[str, Data], path: tupl
     registers = k * size // 16  # of B: 4 lanes have 4 bytes each
     if types[2] != types[1] or k * size % 16 or (len(a), len(b), len(c)) != (2 * registers, registers, 4):
         return None
-    return TileProduct(a, b, c, k, types[1], size, path)
+    return TileProduct(a, b, c, k, types[1], types[0], size, path)
 
 
 def _registers(operand: Operand, data: Mapping[str, Data]) -> Sequence[Data]:

@@ -202,6 +202,7 @@ class _Protocol:
         flow, known = self._lifter.flow, self._known
         if (
             clear.address is None
+            or not known.proves(clear.path, known.block["x"].z3 == 0)  # the block that waits
             or not known.proves((), clear.address.z3 == wait.address)
             or not _same(clear.iterations, wait.access.iterations[:-1])
         ):

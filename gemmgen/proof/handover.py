@@ -138,7 +138,9 @@ def _by_words(lifter: Lifter, accesses: Sequence[Access], mixed: Sequence[Access
         single = access.kind != "atomic" and strong(access.instruction) and not vector
         if not single:
             complaints.append(f"{place(access)}: no single access at the scope of the device")
-        elif not access.writes and not any(_is_of(lifter, access, wait) for wait in awaited):
+        elif not access.writes and not (
+            known.proves(access.path, known.block["x"].z3 == 0) and any(_is_of(lifter, access, each) for each in awaited)
+        ):
             complaints.append(f"{place(access)}: it does not wait for the word that it loads")
         elif not known.proves(access.path, access.address.z3 + as_term(access.size) <= zero):
             complaints.append(f"{place(access)}: the word may lie beyond the bytes of the workspace that are 0 before a launch")

@@ -273,6 +273,16 @@ WAITS: dict[str, tuple[str, ...]] = {
     "a wait for half of a word": ("while (word == 0);", "while ((unsigned)word == 0);"),
     "a wait that gives up": ("while (word == 0);", "while (word == 0 && clock64() > 0);"),
     "all blocks wait": ("        return;\n", ""),
+    "other blocks take a word that they find": (
+        "        return;\n",
+        "        if (n <= 70000) return;\n",
+        "unsigned long long word = 0;\n        do\n",
+        f"unsigned long long word = {ACQUIRE}\n        if (word == 0) {{\n        if (blockIdx.x > 0) return;\n        do\n",
+        "while (word == 0);",
+        "while (word == 0);\n        }",
+        "    y[t] = sum;",
+        "    if (blockIdx.x == 0) y[t] = sum;",
+    ),
     "the number apart from the flag": (
         RELEASE,
         "y[blockIdx.x % 64] = sum; " + RELEASE,

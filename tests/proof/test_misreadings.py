@@ -160,6 +160,29 @@ WRONG["a remainder whose divisor is short on another way"] = Reading(
 WRONG["blocks with rows of two lengths"] = Reading("complete", ROWS_OF_A_LENGTH.format("(blockIdx.x & 1)") + STORE_IN_ROWS, **IN_ROWS)
 
 
+BITS = "const int r = blockIdx.y, c = blockIdx.x * 64 + threadIdx.x; if (c >= n) return; float s = 0;\n"
+BITS += "for (int p = 0; p < k; ++p) s += A[(size_t)r * k + p] * B[(size_t)p * n + c]; C[(size_t)r * n + c] = {};"
+STORED = {"int": "s32", "long long": "s64", "unsigned short": "bf16", "float": "f32"}
+
+
+def stored_as(kind: str, result: str) -> Reading:
+    """A product whose results of a type of C++ are stored by a statement."""
+    arrays = (*MATRIX["arrays"][:2], f"C=out {STORED[kind]}[m, n]")
+    parameters = f"const float* A, const float* B, {kind}* C, int m, int n, int k"
+    return Reading(
+        "coverage", BITS.format(result), **{**MATRIX, "parameters": parameters, "arrays": arrays}, before="#include <cuda_fp16.h>"
+    )
+
+
+WRONG |= {
+    "the bits of floats are stored as integers": stored_as("int", "__float_as_int(s)"),
+    "the bits of doubles are stored as integers": stored_as("long long", "__double_as_longlong((double)s)"),
+    "the bits of integers are stored as floats": stored_as("float", "__int_as_float((int)s)"),
+    "half a float is stored as another one": stored_as("unsigned short", "(unsigned short)__float_as_uint(s)"),
+    "another type of 16 bits is stored": stored_as("unsigned short", "__half_as_ushort(__float2half(s))"),
+}
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_a_lemma_overlooked_is_not_proved(name: str, tmp_path: Path) -> None:
     assert WRONG[name].property not in WRONG[name].proof(tmp_path).proved
@@ -176,6 +199,7 @@ RIGHT = {
     "a thread loads what it stored": Reading("coverage", product(""), **ROWS),
     "a thread replaces it after its load": Reading("coverage", product("").replace("* x[p];", "* x[p]; a[t] = 5.f;"), **ROWS),
 }
+RIGHT["a sum is rounded to an integer"] = stored_as("int", "__float2int_rn(s)")
 RIGHT["rows of one length"] = Reading("complete", ROWS_OF_A_LENGTH.format("1") + STORE_IN_ROWS, **IN_ROWS)
 
 
