@@ -239,6 +239,10 @@ class ClusterRing(Ring):
             raise Unliftable(instruction, "this use of a barrier of the cluster is not modelled")
         return replace(state, arrived=True)
 
+    def _fence(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...]) -> State:
+        """A fence behind the arrival at a barrier of the cluster orders nothing for threads that pass the barrier."""
+        return state if state.arrived else super()._fence(state, role, instruction, threads)
+
     def met(self, roles: Sequence[Role], facts: Facts) -> Sequence[State]:
         """The states of all roles behind a barrier of the cluster."""
         settled = [state for state in self.together([role.monitor for role in roles], True, facts) if isinstance(state, State)]

@@ -79,6 +79,12 @@ OF_PAIRS: dict[str, tuple[Callable[[str], str], str]] = {
     "a wait without an arrival at the end": (changed(MEETING, "barrier.cluster.wait;", 1), "progress"),
     "the meeting orders nothing": (changed(MEETING, "barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;", 0), "races"),
     "barriers are not made visible": (without(r"fence\.mbarrier_init[^;]*;"), "races"),
+    "barriers are made visible behind the arrival": (
+        lambda ptx: changed(r"(barrier\.cluster\.arrive;)", r"\1\nfence.mbarrier_init.release.cluster;")(
+            without(r"fence\.mbarrier_init[^;]*;")(ptx)
+        ),
+        "races",
+    ),
     "readers release at one block": (changed(r"setp\.gt\.u32(\s+%p\d+, %r\d+,) 1;", r"setp.gt.u32\1 0;"), "races"),
     "slots are refilled before the other block's readers release them": (
         lambda ptx: re.sub(
