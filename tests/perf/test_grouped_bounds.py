@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gemmgen.kernels.gemm.cost_model import UNFILLED
+from gemmgen.kernels.gemm.launch_costs import UNFILLED
 from measurements.grouped_bounds import HERE, Tiling, account, last_end, table, uneven_ends
 
 TILES = Tiling("two groups of warps", 128, 256, 2, 4)
