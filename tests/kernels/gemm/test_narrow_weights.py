@@ -312,8 +312,9 @@ def test_mistakes_of_streams_and_warpgroups_are_found(spec: dict[str, Any], righ
     [
         changed(STREAMS, {"next_launch": "late"}, **LAST),
         changed(STREAMS, {"tile": {"threadblock": {"m": 2, "n": 96, "k": 256}, "warp": {"m": 2, "n": 32}}, "k_warps": 1}, **LAST),
+        changed(WARPGROUPS, {}, **LAST),
     ],
-    ids=["warps-along-k", "2-rows"],
+    ids=["warps-along-k", "2-rows", "warpgroups"],
 )
 def test_the_last_block_of_a_tile_adds_up_slices(spec: dict[str, Any]) -> None:
     assert verified(spec, ("primes", "k in 5 slices", "k in 3 slices", "k of 0")).passed
@@ -386,7 +387,7 @@ def test_mistakes_are_found(right: str, wrong: str) -> None:
         (changed(WARPGROUPS, {"persistent_blocks": 132}), "mainloop.persistent_blocks"),
         (changed(WARPGROUPS, {"tile": SHORT}), "mainloop.tile"),
         (changed(STREAMS, {"scaled": "weights"}), "mainloop.scaled"),
-        (changed(WARPGROUPS, {}, **LAST), "decomposition.scheme"),
+        ({**SPEC, **LAST}, "decomposition.scheme"),
         (changed(WARPGROUPS, {"scaled": "weights", "group": "column"}), "mainloop.scaled"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
