@@ -270,7 +270,8 @@ class Device:
             base, products = FLOAT_PRODUCTS[unit]
             return _divided(self.roof(base), products)
         if unit in _STATED:
-            return _first_known(getattr(self.measured, _STATED[unit]), getattr(self.datasheet, _STATED[unit]))
+            stated = _STATED[unit]
+            return _first_known(stated(self.measured), stated(self.datasheet))
         return _DERIVED[unit](self)
 
     @property
@@ -289,11 +290,11 @@ def _first_known(measured: float | None, datasheet: float | None) -> Figure | No
     return None if datasheet is None else Figure(datasheet, "datasheet")
 
 
-_STATED = {
-    "int8_wgmma": "int8_wgmma_ops",
-    "f16_wgmma": "f16_wgmma_flops",
-    "tf32_wgmma": "tf32_wgmma_flops",
-    "fp8_wgmma": "fp8_wgmma_flops",
+_STATED: dict[str, Callable[[Peaks], float | None]] = {
+    "int8_wgmma": lambda peaks: peaks.int8_wgmma_ops,
+    "f16_wgmma": lambda peaks: peaks.f16_wgmma_flops,
+    "tf32_wgmma": lambda peaks: peaks.tf32_wgmma_flops,
+    "fp8_wgmma": lambda peaks: peaks.fp8_wgmma_flops,
 }
 """Units whose rates are measured or stated themselves."""
 _DERIVED: dict[str, Callable[[Device], Figure | None]] = {
