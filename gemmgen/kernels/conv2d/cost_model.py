@@ -164,7 +164,7 @@ WARPGROUP_COSTS = {
     ),
 }
 """For 16-bit floats, fitted to 203 drawn and named layers on an H200, up to 34 instances of each, so that the chosen one takes little
-longer than the best: 1.036 times as a mean, 1.044 before; 1.053 of 56 layers that were drawn afterwards. For integers, fitted to 134 layers:
+longer than the best: 1.036 times as a mean, 1.044 before; 1.053 of 56 layers drawn afterwards. For integers, fitted to 134 layers:
 1.031, 1.041 before."""
 
 WIDE_TILE, NARROW_TILE, LARGE_TILE, FEW_STEPS = 256, 112, 192, 4
