@@ -159,13 +159,20 @@ class _Protocol:
         if isinstance(data, Integer):
             return data.value & bits
         writers = self._writers.get(data.name, []) if isinstance(data, Register) else []
-        if len(writers) != 1 or writers[0].guard is not None:
+        if len(writers) != 1 or writers[0].guard is not None or not self._precedes(writers[0], store):
             return None
         (writer,) = writers
         constants = [operand.value & bits for operand in writer.operands[1:] if isinstance(operand, Integer)]
         if writer.opcode == "mov" and len(constants) == 1:
             return constants[0]
         return constants[0] if writer.opcode == "or" and constants and constants[0] and writer.type[1:] == store.type[1:] else None
+
+    def _precedes(self, one: Instruction, other: Instruction) -> bool:
+        """True if every way to a statement comes past another one first."""
+        flow = self._lifter.flow
+        places = {id(each): (block, place) for block, statements in enumerate(flow.blocks) for place, each in enumerate(statements)}
+        (block, place), (behind, later) = places[id(one)], places[id(other)]
+        return place < later if block == behind else block in flow.dominators[behind]
 
     def _released(self, wait: Wait, store: Access) -> bool:
         """True if thread 0 of another block stores the word for all data."""

@@ -45,6 +45,10 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "a word without its flag": (r"or\.b64 (\s*%rd\d+, %rd\d+), 4294967296;", r"or.b64 \1, 0;"),
     "a flag of the number alone": (r"or\.b64 (\s*%rd\d+), (%rd\d+), 4294967296;", r"mov.b64 \1, \2;"),
     "a flag in one half of the word": (r"st\.relaxed\.gpu\.b64 (\s*\[%rd\d+\]), (%rd\d+);(?=\s*bra)", r"st.relaxed.gpu.b32 \1, %r1;"),
+    "a word before its flag is set": (
+        r"(?s)(or\.b64 \s*%rd\d+, %rd\d+, 4294967296;)(.*?st\.relaxed\.gpu\.b64 \s*\[%rd\d+\], %rd\d+;)(?=\s*bra)",
+        r"\2 \1",
+    ),
     "a number whose bits in the word are 0": (RELEASE, rf"st.relaxed.gpu.b64 \1], {1 << 64};"),
     "the next block's word": (RELEASE, r"st.relaxed.gpu.b64 \1+8], \2;"),
     "a store that nobody needs to see": (RELEASE, r"st.global.b64 \1], \2;"),
