@@ -178,3 +178,12 @@ def test_a_double_becomes_a_half_by_one_rounding() -> None:
         [ties, ties * (1 + 2.0**-40), ties * (1 - 2.0**-40), [65519.99999999, 2.0**-25, -(2.0**-25) * (1 + 2.0**-50), np.inf, 1e-300]]
     )
     assert (ops.elementwise(x, [{"op": "cast", "type": "float16"}]) == x.astype("f2")).all()
+
+
+@pytest.mark.parametrize("kind", ["u1", ">i2", "<i2", ">u4"])
+def test_integers_of_any_byte_order_keep_their_type(kind: str) -> None:
+    x = np.arange(7).astype(kind)
+    plain = x.astype(x.dtype.newbyteorder("="))
+    for result, wanted in ((ops.elementwise(x, "square"), x * x), (ops.elementwise(x, "bias", bias=plain), x + plain)):
+        assert result.dtype == plain.dtype
+        np.testing.assert_array_equal(result, wanted)

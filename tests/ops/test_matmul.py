@@ -503,3 +503,8 @@ def test_doubles_are_multiplied_in_float64() -> None:
 def test_doubles_beside_anything_else_are_refused(more: dict[str, Any], message: str) -> None:
     with pytest.raises(LaunchError, match=message):
         ops.matmul(np.ones((4, 4)), **{"b": np.ones((4, 4)), **more})
+
+
+def test_an_empty_field_of_packed_records_is_read() -> None:
+    field = np.zeros((0, 4), [("a", "i1"), ("x", "f4")])["x"]
+    assert ops.matmul(field, np.ones((4, 5), np.float32)).shape == (0, 5)

@@ -384,7 +384,7 @@ def _check_type(name: str, layout: Layout, types: tuple[str, ...], whose: str = 
         need = " or ".join(ELEMENTS[kind].word for kind in types) + (f", {whose}" if whose else "")
         got = ELEMENTS[layout.type].word if layout.type in ELEMENTS else layout.type
         raise LaunchError(f"{operation}: {name} has elements {got}, need {need}")
-    if layout.alignment < layout.element_bytes:
+    if layout.alignment < layout.element_bytes and not layout.is_empty:
         raise LaunchError(f"{operation}: {name} does not start at a multiple of its {layout.element_bytes} bytes an element")
 
 

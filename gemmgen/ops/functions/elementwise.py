@@ -126,9 +126,9 @@ def _operator(arrays: tuple[str, ...], written: tuple[str, ...], numbers: tuple[
 def _computed_widely(arrays: tuple[object, ...], options: tuple[object, ...], numbers: tuple[float, ...], stream: object) -> Any:
     """The result of an operation whose operands are converted to a wider type first; it is converted back if no operation is a cast."""
     *operands, out = arrays
-    word, own = wider_type(operands[0]), type_word(operands[0])
+    word, own = wider_type(operands[0]), _plain_word(operands[0])
     for name, operand in zip(OPERATOR.operands, operands, strict=True):
-        if operand is not None and type_word(operand) != own:
+        if operand is not None and _plain_word(operand) != own:
             raise LaunchError(f"{OPERATOR.name}: {name} has elements {type_word(operand)}, need x's, {own}")
     handle = handle_of(stream)
     operands = [converted(operand, word, handle) for operand in operands]
@@ -139,6 +139,11 @@ def _computed_widely(arrays: tuple[object, ...], options: tuple[object, ...], nu
         return result
     result = converted(result, own, handle) if _keeps_type(options[0]) else result
     return result if out is None else assigned(OPERATOR.name, out, result, handle)
+
+
+def _plain_word(array: Any) -> str:
+    """Name of an array's type of elements in the machine's byte order."""
+    return getattr(array.dtype, "name", "") or type_word(array)
 
 
 def _keeps_type(operations: object) -> bool:
