@@ -6,16 +6,18 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.gemm.grouping import Ends
-from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
 
 if TYPE_CHECKING:
     from gemmgen.dispatch.selection import Option
+    from gemmgen.kernels.gemm.grouping import Ends
     from gemmgen.runtime.arrays.views import ArrayView
 
 
 def bounds_of_ends(option: Option) -> Ends:
     """The bounds of the array ``offsets`` of a call."""
+    from gemmgen.kernels.gemm.grouping import Ends
+    from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
+
     spec, sizes = option.plan.spec, option.dimensions
     assert isinstance(spec, GemmSpec)
     if spec.batch == "grouped":

@@ -58,8 +58,9 @@ __device__ __forceinline__ float quick_silu(float x)
     return x * logistic(fmaf(-1.44269504f, x, -64.0f));
 }
 
-// The same function for bfloat16 and narrower: max(x, 0) - |x| / (1 + e^|x|), with a polynomial of e^-|x| in place of the
-// reciprocal, where nothing runs beside it. The power is 2^8 times as large, so that it does not become 0 where the result is a normal number.
+// The same function for bfloat16 and narrower: max(x, 0) - |x| / (1 + e^|x|), with a polynomial of e^-|x| in place of
+// the reciprocal, where nothing runs beside it. The power is 2^8 times as large, so that it does not become 0 where the
+// result is a normal number.
 __device__ __forceinline__ float single_silu(float x)
 {
     const float power = flushed_power(fmaf(-1.44269504f, fabsf(x), 8.0f));
@@ -97,8 +98,9 @@ __device__ __forceinline__ float coarse_gelu(float x)
     return fmaf(-fabsf(bounded), tail * flushed_power(-0.72134752f * x * x), fmaxf(x, 0.0f));
 }
 
-// The same function with one approximate instruction, where nothing runs beside it: a polynomial of |x| is the logarithm to
-// base 2 of erfc(|x| / sqrt(2)) / 2. It is NaN at minus infinity, as the exact form. Below x = -12.9 it may be 0.
+// The same function with one approximate instruction, where nothing runs beside it: a polynomial of |x| is the
+// logarithm to base 2 of erfc(|x| / sqrt(2)) / 2. It is NaN at minus infinity, as the exact form. Below
+// x = -12.9 it may be 0.
 __device__ __forceinline__ float single_gelu(float x)
 {
     float exponent = fmaf(fabsf(x), -3.1948125e-07f, 1.7816788e-05f);

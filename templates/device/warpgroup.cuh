@@ -40,8 +40,8 @@ __device__ __forceinline__ void sync_group(int group)
     asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "n"(kThreads) : "memory");
 }
 
-// True in the last of `blocks` blocks to arrive, in those kThreads of its threads that call this: they see the writes of
-// the others' threads, and the ticket is 0 again.
+// True in the last of `blocks` blocks to arrive, in those kThreads of its threads that call this: they see the
+// writes of the others' threads, and the ticket is 0 again.
 template <int kThreads>
 __device__ __forceinline__ bool group_comes_last(int group, int thread, unsigned int* ticket, unsigned int blocks)
 {
