@@ -128,17 +128,23 @@ def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator
                     yield from (replace(form, stages=stages, late=late) for late in starts)
 
 
+def divided_depth(steps: int, tiles: int, places: int) -> int:
+    """Blocks that divide the steps of a tile, where so many places hold the blocks of all tiles at once: the fewest with the least steps.
+    Below 2 if k is not divided."""
+    most = min(places // tiles, steps, MAX_JOINED)
+    return min(range(ceil_div(most, 2), most + 1), key=lambda count: (ceil_div(steps, count), count)) if most > 1 else most
+
+
 def joined_streams(rows: int, n: int, k: int, numbers: Numbers, architecture: Architecture, sms: int) -> list[Form]:
     """Forms whose warps stream weights and whose blocks divide k of a layer so that each SM has about as much to do; the last block of a
     tile adds up the sums. Rows of A are then read by few blocks each."""
     forms = []
     for panels, k_warps, blocks in combinations(JOINED_PANELS, (1, 2, 4, 8), (1, 2, 3)):
         warps, steps, tiles = panels * k_warps, ceil_div(k, STEP_K * k_warps), ceil_div(n, PANEL * panels)
-        most = min(sms * blocks // tiles, steps, MAX_JOINED)
+        slices = divided_depth(steps, tiles, sms * blocks)
         fitting = [depth for depth in DEPTHS[rows] if depth >= STEP_K * k_warps and 2 * rows * depth <= THREAD_BYTES * WARP_THREADS * warps]
-        if not WARPS[0] <= warps <= WARPS[1] or most < 2 or not fitting:
+        if not WARPS[0] <= warps <= WARPS[1] or slices < 2 or not fitting:
             continue
-        slices = min(range(ceil_div(most, 2), most + 1), key=lambda count: (ceil_div(steps, count), count))
         part = ceil_div(steps, slices) * STEP_K * k_warps
         depth = next((depth for depth in fitting if depth >= part), fitting[-1])
         chunks = 1 if depth >= part else 2
@@ -151,14 +157,13 @@ def joined_streams(rows: int, n: int, k: int, numbers: Numbers, architecture: Ar
 
 
 def joined_warpgroups(rows: int, n: int, k: int, numbers: Numbers, architecture: Architecture, sms: int) -> list[Form]:
-    """The same of warpgroups, for one tile of up to 64 rows; none where SMs would have less even parts."""
+    """Forms whose warpgroups divide k like that, for one tile of up to 64 rows; none where SMs would get uneven shares."""
     forms = []
     for columns, own, blocks in combinations((64, 128, 192, 256), (16, 32), (1, 2)):
         tiles, steps = ceil_div(n, columns), ceil_div(k, STEP_K)
-        most = min(sms * blocks // tiles, steps, MAX_JOINED)
-        if most < 2 or not _has_registers(rows, columns, own, blocks, numbers):
+        slices = divided_depth(steps, tiles, sms * blocks)
+        if slices < 2 or not _has_registers(rows, columns, own, blocks, numbers):
             continue
-        slices = min(range(ceil_div(most, 2), most + 1), key=lambda count: (ceil_div(steps, count), count))
         form = Form("warpgroups", (rows, columns, STEP_K), (rows, own), 1, 1, slices, blocks, joined=True)
         fitting = [stages for stages in (8, 6, 4, 3) if shared_bytes(replace(form, stages=stages), numbers) <= room(architecture, blocks)]
         if fitting:

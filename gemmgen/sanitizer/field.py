@@ -72,7 +72,7 @@ def compare_over_field(
 ) -> FieldAnswer:
     """Runs a kernel and its counterpart on the same residues as often as it takes for a miss below 2 to the minus ``bits``.
 
-    ``other`` is a second kernel, or maps names of arrays to expressions for their final values. ``on_run`` is told the name of the code
+    ``other`` is a second kernel, or a mapping from arrays to expressions for their final values. ``on_run`` receives the name of the code
     before each run. Raises ``UnusableInput``.
     """
     types = {array.type for argument in given.values() for _, array in argument.arrays("")} & FLOATS.keys()

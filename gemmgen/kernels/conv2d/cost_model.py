@@ -58,7 +58,7 @@ class WarpgroupCosts:
     tall_window: float
     """The same where more taps share pixels."""
     crowded_tall_window: float
-    """The same where blocks have several such tiles."""
+    """Factor of tiles whose more than three taps share pixels, where a block computes several of them."""
     pointwise: float
     """Factor of ``copies`` where the filter has one tap."""
     vector_start: float
@@ -80,7 +80,7 @@ class WarpgroupCosts:
     odd_window_row: float
     """Factor of such times where three taps share pixels."""
     odd_tall_row: float
-    """The same where more do."""
+    """Factor of such times where more than three taps share pixels."""
     wide_vectors: float
     """Factor of the products and copies of tiles of ``WIDE_TILE`` pixels whose vectors threads copy, where the filter has one tap."""
     narrow_vectors: float

@@ -31,8 +31,9 @@ SHOWN, SHOWN_COLUMN_MAJOR, SHOWN_NARROW = 0.12, 0.4, 0.4
 column-major results, and of tiles of 64 rows: on an H200, a float32 operand added 5 to 6% to 3000 x 14336 x 2560 by 128 x 176, and 13% by
 64 x 224."""
 SHOWN_FUNCTIONS, SHOWN_FUNCTIONS_COLUMN_MAJOR, SHOWN_FUNCTIONS_NARROW = 0.01, 0.08, 0.1
-"""The same of an epilogue without such: of 12 products on an H200, GELU by row-major tiles of 128 rows added 0.8 us to what the last tile
-takes alone on average, and as good as nothing where there are ten; to 5000 x 5120 x 6144 by ten column-major tiles 3.8 us."""
+"""Part of the time that shows if an epilogue needs no further matrices: on an H200, GELU added 0.8 us, as a mean of 12 products, to what
+the last row-major tile of 128 rows takes alone, and almost nothing where a block has ten; with ten column-major tiles, it added 3.8 us to
+5000 x 5120 x 6144."""
 TRANSPOSED_TOGETHER = 1.6
 """Time of an epilogue of groups that finish a column-major tile together, over that of a row-major one: on an H200, bias and GELU added
 2.1 us to 512 x 4096 x 4096 and 1.3 us, 6.3 and 4.9 us to 1024 x 8192 x 4096, 7.1 and 5.6 us to 2048 x 4096 x 4096. 1600 x 1600 x 1600 with
